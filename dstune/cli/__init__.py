@@ -1,0 +1,92 @@
+"""The command line: a table of commands loaded when asked for, and the one place where errors become words."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from dstune import __version__, lang
+from dstune.errors import DstuneError, Exit
+from dstune.lang import say
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "doctor": ("Find the root cause in logs, code, launch files and this host", "从日志、代码、启动文件和本机中找出根因"),
+    "recommend": ("Choose engine and settings for a GPU, with predicted memory and speed", "为显卡选择引擎与参数，并预测显存和速度"),
+    "estimate": ("Memory and speed of one fixed configuration, part by part", "某个固定配置的显存与速度，逐项列出"),
+    "fix": ("Show (and with --write apply) the fixes for your files as a diff", "以 diff 显示修复，加 --write 才写入"),
+    "undo": ("Take back the last fix, byte for byte", "逐字节撤销上一次修复"),
+    "generate": ("Write a Dockerfile, compose file, launch script or config for a GPU", "为显卡生成 Dockerfile、compose、启动脚本或配置"),
+    "probe": ("Record what this machine says: GPU, driver, Python, container, servers", "记录本机：显卡、驱动、Python、容器、服务"),
+    "explain": ("Explain a cause, or list all of them", "解释一个病因，或列出全部"),
+}
+ALIASES = {"patch": "fix", "diagnose": "doctor", "check": "doctor"}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs a command and returns its exit code. `--version` loads nothing else: it is asked for by scripts."""
+    args = sys.argv[1:] if argv is None else argv
+    lang.use(lang.detect(args, os.environ))
+    if args[:1] in (["--version"], ["-V"]):
+        print(f"dstune {__version__}")
+        return Exit.OK
+    try:
+        return _run(args)
+    except DstuneError as error:
+        _tell(error)
+        return error.code
+    except KeyboardInterrupt:
+        print(say("interrupted", "已中断"), file=sys.stderr)
+        return Exit.INTERRUPTED
+    except BrokenPipeError:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (the reader left; nothing more can be said to it)
+        return Exit.OK
+    except OSError as error:
+        _tell(DstuneError(f"{error.filename or 'input/output'}: {error.strerror or error}", "", say("check the path, permissions and free space", "检查路径、权限和剩余空间")))
+        return Exit.UNOBSERVABLE
+    except Exception:
+        return _bug()
+
+
+def _run(args: list[str]) -> int:
+    import click
+
+    from dstune.cli.options import group
+
+    try:
+        result = group().main(args, prog_name="dstune", standalone_mode=False)
+        return int(result) if isinstance(result, int) else Exit.OK
+    except click.exceptions.Exit as done:
+        return done.exit_code
+    except click.Abort:
+        raise KeyboardInterrupt from None
+    except click.ClickException as error:
+        context = getattr(error, "ctx", None)
+        hint = f"{context.command_path} --help" if context is not None else "dstune --help"
+        raise DstuneError(error.format_message().rstrip("."), "", hint) from None
+
+
+def _tell(error: DstuneError) -> None:
+    from dstune.redact import redact
+
+    lines = [f"{say('error', '错误')}: {error.what}"]
+    if error.why:
+        lines.append(f"  {say('why', '原因')}: {error.why}")
+    if error.next:
+        lines.append(f"  {say('next', '下一步')}: {error.next}")
+    print(redact("\n".join(lines)), file=sys.stderr)
+
+
+def _bug() -> int:
+    import traceback
+
+    from dstune.redact import redact
+
+    print(redact(traceback.format_exc()), file=sys.stderr)
+    print(
+        say(
+            f"This is a bug in dstune {__version__}, not in your server. Please report it with the lines above (names and tokens are removed).",
+            f"这是 dstune {__version__} 的缺陷，与你的服务无关。请附上以上内容反馈（其中的用户名和令牌已去除）。",
+        ),
+        file=sys.stderr,
+    )
+    return Exit.BUG

@@ -1,0 +1,119 @@
+"""`dstune doctor`: the cause, from whatever the person has."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from dstune.cli.options import common, emit, empty, evidence_option, load_evidence, progress
+from dstune.errors import DstuneError, Exit, UnobservableError
+from dstune.lang import say
+from dstune.model import Evidence, Fact
+
+_LEVEL = {"error": 3, "warning": 2, "never": 9}
+_SEVERITY = {"error": 3, "warning": 2, "info": 1}
+
+
+@click.command(
+    help=say(
+        "Find the root cause in FILES (logs, app.py, launch scripts, Dockerfile, compose; - is standard input) and on this host.",
+        "从 FILES（日志、app.py、启动脚本、Dockerfile、compose；- 为标准输入）和本机找出根因。",
+    )
+)
+@click.argument("files", nargs=-1, type=click.Path())
+@click.option("--log", "logs", multiple=True, type=click.Path(), help=say("A file to read as a log, whatever its name.", "按日志读取的文件。"))
+@click.option("--endpoint", help=say("URL of a running server to read (/health, /v1/models, /metrics).", "正在运行的服务的 URL。"))
+@click.option("--metrics", type=click.Path(), help=say("A saved /metrics scrape.", "保存下来的 /metrics。"))
+@click.option("--facts", "said_facts", type=click.Path(), help=say("Flat JSON of facts about a machine that is elsewhere.", "描述另一台机器的 JSON。"))
+@click.option("--model", "models", multiple=True, type=click.Path(), help=say("A model directory to check.", "要检查的模型目录。"))
+@click.option("--python", help=say("Interpreter of the server's environment.", "服务所用环境的 Python。"))
+@click.option("--no-host", is_flag=True, help=say("Do not look at this machine.", "不查看本机。"))
+@click.option("--only", multiple=True, help=say("Judge only these causes.", "只判断这些病因。"))
+@click.option(
+    "--fail-on", type=click.Choice(["error", "warning", "never"]), default="warning", show_default=True,
+    help=say("Exit 1 from this severity on.", "从该级别起退出码为 1。"),
+)  # fmt: skip
+@evidence_option
+@common
+def command(
+    files: tuple[str, ...],
+    logs: tuple[str, ...],
+    endpoint: str | None,
+    metrics: str | None,
+    said_facts: str | None,
+    models: tuple[str, ...],
+    python: str | None,
+    no_host: bool,
+    only: tuple[str, ...],
+    fail_on: str,
+    evidence: tuple[str, ...],
+    as_json: bool,
+) -> int:
+    from dstune.catalog.rules import find
+    from dstune.derive import derive
+    from dstune.diagnose import diagnose
+
+    look = not (no_host or evidence or said_facts)
+    seen = gather(files, logs, said_facts, evidence, metrics, endpoint, look, python, models)
+    if not (seen.facts or seen.gaps or seen.hits or files or logs):
+        raise DstuneError(say("nothing to look at", "没有可看的东西"), "", "dstune doctor app.py server.log")
+    diagnosis = diagnose(derive(seen), [find(c) for c in only] if only else None)
+    emit(replace(empty("doctor"), evidence=seen, diagnosis=diagnosis), as_json)
+    worst = max((_SEVERITY[f.severity] for f in diagnosis.findings), default=0)
+    return Exit.FINDINGS if worst >= _LEVEL[fail_on] else Exit.OK
+
+
+def gather(
+    files: tuple[str, ...] = (),
+    logs: tuple[str, ...] = (),
+    said_facts: str | None = None,
+    evidence: tuple[str, ...] = (),
+    metrics: str | None = None,
+    endpoint: str | None = None,
+    look: bool = False,
+    python: str | None = None,
+    models: tuple[str, ...] = (),
+) -> Evidence:
+    """All evidence that the options name. Also used by `fix`."""
+    seen = load_evidence(evidence)
+    if said_facts:
+        seen = seen.merged(_said(said_facts))
+    if files or logs:
+        from dstune.readers import read_files
+
+        found, _ = read_files([*files, *logs], dict.fromkeys(logs, "log"), progress=progress)
+        seen = found.merged(seen)
+    if metrics:
+        from dstune.probes.server import read_metrics
+
+        try:
+            with open(metrics, encoding="utf-8", errors="replace") as f:
+                seen = seen.plus(read_metrics(f.read(), metrics))
+        except OSError as error:
+            raise UnobservableError(f"{metrics}: {error.strerror}", "", say("check the path", "检查路径")) from None
+    if endpoint:
+        from dstune.probes.server import read_endpoint
+
+        seen = seen.merged(read_endpoint(endpoint))
+    if look or python or models:
+        from dstune.probes import collect
+
+        seen = seen.merged(collect(None if look else (["software"] if python else []) + (["models"] if models else []), python=python, model_dirs=models))
+    return seen
+
+
+def _said(path: str) -> Evidence:
+    from dstune.catalog.vocabulary import said
+
+    try:
+        with open(path, encoding="utf-8") as f:
+            data: Any = json.load(f)
+    except (OSError, ValueError) as error:
+        raise DstuneError(f"{path}: {say('no readable JSON', '不是可读的 JSON')}", str(error), '{"gpu.name": "Tesla T4"}') from None
+    if not isinstance(data, dict):
+        raise DstuneError(f"{path}: {say('not an object', '不是对象')}", "", '{"gpu.name": "Tesla T4"}')
+    items = said(data, path)
+    return Evidence(tuple(i for i in items if isinstance(i, Fact)), tuple(i for i in items if not isinstance(i, Fact)))

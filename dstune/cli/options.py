@@ -1,0 +1,129 @@
+"""What commands share: the group that loads them lazily, common options, and the way out."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+from dstune import __version__
+from dstune.cli import ALIASES, COMMANDS
+from dstune.errors import DstuneError
+from dstune.lang import pick, say
+from dstune.model import Evidence, Report, from_json
+
+_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 80}
+
+
+class _Lazy(click.Group):
+    """Commands of the table; a command's module is imported when it runs, never for the list."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        name = ALIASES.get(name, name)
+        if name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"dstune.cli.{name}").command
+        command.context_settings = {**_SETTINGS, **command.context_settings}
+        return command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0] if args else ""
+        if name and not name.startswith("-") and name not in COMMANDS and name not in ALIASES:
+            import difflib
+
+            close = difflib.get_close_matches(name, COMMANDS, 1, 0.5)
+            raise DstuneError(
+                say(f"no command is called {name!r}", f"没有名为 {name!r} 的命令"), "", f"dstune {close[0]}" if close else "dstune --help"
+            )
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section(say("Commands", "命令")):
+            formatter.write_dl([(name, say(*texts)) for name, texts in COMMANDS.items()])
+
+
+def group() -> click.Group:
+    """The top command."""
+    text = say(
+        "Why a small-LLM server is out of memory, slow, stuck or babbling, and the fix.\n\n"
+        "\b\nStart here:\n  dstune doctor app.py server.log     files you have\n  dstune doctor                      this machine\n"
+        "  dstune recommend --gpu 4090        before you buy or download",
+        "小模型服务为什么显存溢出、慢、卡住或胡言乱语，以及怎么修。\n\n"
+        "\b\n从这里开始：\n  dstune doctor app.py server.log     已有的文件\n  dstune doctor                      本机\n"
+        "  dstune recommend --gpu 4090        购买或下载之前",
+    )
+    top = _Lazy("dstune", help=text, no_args_is_help=True, context_settings=dict(_SETTINGS))
+    top.params.append(click.Option(["-V", "--version"], is_flag=True, help=say("Print the version.", "打印版本。")))
+    top.params.append(lang_option())
+    return top
+
+
+def lang_option() -> click.Option:
+    """`--lang`, read before anything else by `lang.detect`; here only so that it is accepted and listed."""
+    return click.Option(
+        ["--lang"], type=click.Choice(["en", "zh"]), expose_value=False, help=say("Language (default: from the locale).", "语言（默认取自系统区域设置）。")
+    )
+
+
+def common(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds `--json` and `--lang`."""
+    function = click.option("--lang", type=click.Choice(["en", "zh"]), expose_value=False, help=say("Language (default: from the locale).", "语言（默认取自系统区域设置）。"))(function)
+    return click.option("--json", "as_json", is_flag=True, help=say("Machine-readable output on stdout.", "向标准输出打印 JSON。"))(function)
+
+
+def evidence_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds `--evidence FILE|DIR`, repeatable."""
+    return click.option(
+        "--evidence", "evidence", multiple=True, type=click.Path(),
+        help=say("Saved evidence (dstune probe -o) instead of this machine; a file or a folder.", "用保存的证据（dstune probe -o）代替本机，可为文件或文件夹。"),
+    )(function)  # fmt: skip
+
+
+def load_evidence(paths: Sequence[str]) -> Evidence:
+    """Evidence of saved files; a folder gives its newest recording. Raises `DstuneError` for what is none."""
+    found = Evidence()
+    for path in paths:
+        files = [path]
+        if os.path.isdir(path):
+            files = sorted(os.path.join(path, f) for f in os.listdir(path) if f.endswith(".json"))[-1:]
+            if not files:
+                raise DstuneError(say(f"{path} holds no evidence", f"{path} 中没有证据"), "", f"dstune probe -o {path}/ev.json")
+        for file in files:
+            try:
+                with open(file, encoding="utf-8") as f:
+                    data = json.load(f)
+                found = found.merged(from_json(Evidence, data.get("evidence", data) if isinstance(data, dict) else None))
+            except (ValueError, TypeError, KeyError, AttributeError):
+                raise DstuneError(say(f"{file} is no evidence of dstune", f"{file} 不是 dstune 的证据文件"), "", "dstune probe -o ev.json") from None
+    return found
+
+
+def emit(report: Report, as_json: bool) -> None:
+    """The report on stdout, as JSON or as text for people."""
+    from dstune.report import FORMATS
+
+    text = FORMATS["json" if as_json else "text"](report)
+    click.echo(text)
+
+
+def empty(command: str) -> Report:
+    """A report to fill."""
+    return Report(command, __version__)
+
+
+def progress(name: str, done: int) -> None:
+    """A line on stderr while a big file is read; nothing where stderr is no terminal."""
+    if sys.stderr.isatty():
+        end = "\r"
+        print(say(f"reading {name}: {done >> 20} MB", f"正在读取 {name}：{done >> 20} MB"), end=end, file=sys.stderr)
+
+
+__all__ = ["common", "emit", "empty", "evidence_option", "group", "load_evidence", "pick", "progress", "say"]

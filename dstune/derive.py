@@ -1,0 +1,63 @@
+"""Facts computed from facts: ratios, headroom, what a card's name implies. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from dstune.model import Evidence, Fact
+
+
+def derive(evidence: Evidence) -> Evidence:
+    """The evidence and what follows from it. A fact that was read is never overwritten."""
+    for rule in DERIVED:
+        known = {(f.subject, f.name) for f in evidence.facts}
+        evidence = evidence.plus(f for f in rule(evidence) if (f.subject, f.name) not in known)
+    return evidence
+
+
+def _count(evidence: Evidence) -> Iterator[Fact]:
+    """How many cards were seen."""
+    cards = evidence.subjects("gpu")
+    read = [f for f in evidence.find("gpu", "name") if f.source.startswith("nvml")]
+    if read:
+        yield Fact("gpu", "count", len(cards), "derived: cards that NVML lists")
+
+
+def _card(evidence: Evidence) -> Iterator[Fact]:
+    """What the catalogue knows of a named card where nothing was read: compute capability, memory, unified memory."""
+    from dstune.catalog import gpus
+    from dstune.errors import DstuneError
+
+    for name in list(evidence.find("gpu", "name")):
+        total = next((f.value for f in evidence.facts if f.subject == name.subject and f.name == "memory_total_mib"), None)
+        try:
+            card = gpus.find(str(name.value), float(total) if isinstance(total, int | float) else None)
+        except DstuneError:
+            continue
+        source = f"catalogue: {card.id}"
+        yield Fact(name.subject, "compute_capability", card.compute_capability, source)
+        yield Fact(name.subject, "unified_memory", card.unified_memory, source)
+        if card.memory_mib:
+            yield Fact(name.subject, "memory_total_mib", card.memory_mib, source)
+
+
+def _headroom(evidence: Evidence) -> Iterator[Fact]:
+    """Share of a card's memory in use."""
+    for subject in evidence.subjects("gpu"):
+        own = {f.name: f.value for f in evidence.facts if f.subject == subject}
+        used, total = own.get("memory_used_mib"), own.get("memory_total_mib")
+        if isinstance(used, int | float) and isinstance(total, int | float) and total > 0:
+            yield Fact(subject, "memory_used_pct", round(100 * used / total, 1), "derived: used / total")
+
+
+def _others(evidence: Evidence) -> Iterator[Fact]:
+    """Memory that others hold when torch ran out: capacity − free − this process (message of torch's caching allocator)."""
+    first = {n: next(evidence.find("log", n), None) for n in ("oom_total_mib", "oom_free_mib", "oom_process_mib")}
+    total, free, own = (f.value if f else None for f in first.values())
+    if isinstance(total, int | float) and isinstance(free, int | float) and isinstance(own, int | float):
+        read = first["oom_total_mib"]
+        assert read is not None
+        yield Fact("log", "oom_other_mib", round(max(0.0, total - free - own), 1), read.source, read.line, read.text)
+
+
+DERIVED: tuple[Callable[[Evidence], Iterator[Fact]], ...] = (_count, _card, _headroom, _others)

@@ -1,0 +1,250 @@
+"""Rules × evidence → findings, root causes first. Pure: data in, data out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from dstune.catalog.rules import parts, rules, wanted
+from dstune.catalog.vocabulary import typed
+from dstune.expr import UNKNOWN, Lookup, evaluate, parse
+from dstune.lang import pick, say
+from dstune.model import Cite, Confidence, Diagnosis, Evidence, Fact, Finding, Fix, Hit, Rule, Unknown, Way, family_of
+
+_CONFIDENCE = {"high": 3, "medium": 2, "low": 1}
+_SEVERITY = {"error": 3, "warning": 2, "info": 1}
+_FIELD = re.compile(r"\{([a-z_]\w*\.\w+)(?::([^}]*))?\}")
+_OPTIONAL = re.compile(r"\[\[(.*?)\]\]", re.DOTALL)
+
+
+class View:
+    """Facts by name as one subject sees them: its own first, then those of the same file, then the first of any."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        self._by_name: dict[str, list[Fact]] = {}
+        for fact in evidence.facts:
+            self._by_name.setdefault(f"{family_of(fact.subject)}.{fact.name}", []).append(fact)
+
+    def fact(self, name: str, subject: str = "", source: str = "") -> Fact | None:
+        """The fact that a condition means by this name."""
+        facts = self._by_name.get(name)
+        if not facts:
+            return None
+        if subject and family_of(subject) == name.partition(".")[0]:
+            return next((f for f in facts if f.subject == subject), None)
+        if source:
+            same = next((f for f in facts if f.source == source), None)
+            if same is not None:
+                return same
+        return facts[0]
+
+    def lookup(self, subject: str = "", source: str = "", groups: dict[str, Any] | None = None) -> Lookup:
+        """A name resolver for conditions."""
+
+        def get(name: str) -> Any:
+            if name.startswith("hit."):
+                value = (groups or {}).get(name[4:])
+                return UNKNOWN if value is None else value
+            fact = self.fact(name, subject, source)
+            return UNKNOWN if fact is None else typed(name, fact.value)
+
+        return get
+
+
+def diagnose(evidence: Evidence, only: Iterable[Rule] | None = None) -> Diagnosis:
+    """All findings of the rules (all recipes unless `only`)."""
+    chosen = list(rules().values()) if only is None else list(only)
+    view = View(evidence)
+    by_cause: dict[str, dict[int, dict[int, list[Hit]]]] = {}
+    for hit in evidence.hits:
+        by_cause.setdefault(hit.cause, {}).setdefault(hit.way, {}).setdefault(hit.part, []).append(hit)
+    findings: list[Finding] = []
+    unknown: list[Unknown] = []
+    quiet = 0
+    for rule in chosen:
+        found, open_ = _judge(rule, evidence, view, by_cause.get(rule.cause, {}))
+        if found is not None:
+            findings.append(found)
+        if open_ and (found is None or found.confidence != "high"):
+            unknown.append(Unknown(rule.cause, pick(rule.needs) or say("the facts it asks for", "该规则所需的信息")))
+        quiet += found is None and not open_
+    return Diagnosis(tuple(_ordered(findings, {r.cause: r for r in chosen}, unknown)), tuple(unknown), quiet)
+
+
+def _judge(rule: Rule, evidence: Evidence, view: View, hits: dict[int, dict[int, list[Hit]]]) -> tuple[Finding | None, bool]:
+    """The finding of one rule, if any way fires, and whether one stayed open."""
+    best: Finding | None = None
+    cites: dict[Cite, None] = {}
+    open_ = False
+    for number, way in enumerate(rule.ways):
+        for confidence, lookup, subject, source, used in _fires(rule, way, evidence, view, hits.get(number, {})):
+            if confidence == "":
+                open_ = True
+                continue
+            if way.doubt and confidence == way.doubt and _CONFIDENCE[confidence] < _CONFIDENCE[way.confidence]:
+                open_ = True
+            cites.update(dict.fromkeys(used))
+            if best is None or _CONFIDENCE[confidence] > _CONFIDENCE[best.confidence]:
+                fixes = tuple(f for f in rule.fixes if _suits(f, lookup))
+                best = Finding(
+                    rule.cause, subject or source, rule.severity, confidence, fill(pick(rule.message), lookup),
+                    fill(pick(rule.why), lookup), (), tuple(_filled(f, lookup) for f in fixes), pick(rule.verify),
+                )  # fmt: skip
+    if best is None:
+        return None, open_
+    if rule.consequence and best.confidence != "low":
+        best = replace(best, confidence="low")
+    return replace(best, evidence=tuple(sorted(cites, key=lambda c: (c.line is None, c.source, c.line or 0))[:12])), open_ or rule.consequence
+
+
+def _suits(fix: Fix, lookup: Lookup) -> bool:
+    value = evaluate(fix.when, lookup)
+    return value is UNKNOWN or bool(value)
+
+
+def _filled(fix: Fix, lookup: Lookup) -> Fix:
+    """The fix with the expressions of `set` computed where they can be, and names in its texts filled in."""
+    values = {key: (text if (v := evaluate(text, lookup)) is UNKNOWN else _plain(v)) for key, text in fix.set.items()}
+    return replace(
+        fix,
+        title={k: fill(t, lookup) for k, t in fix.title.items()},
+        run=fill(fix.run, lookup),
+        set={k: v if isinstance(v, str) else str(v) for k, v in values.items()},
+    )
+
+
+def _plain(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _fires(
+    rule: Rule, way: Way, evidence: Evidence, view: View, hits: dict[int, list[Hit]]
+) -> Iterator[tuple[Confidence | str, Lookup, str, str, list[Cite]]]:
+    """(confidence, names, subject, source, evidence) for each instance that fires; confidence "" for one that stays open."""
+    needed, total = wanted(way), len(parts(way))
+    if any(p not in hits for p in range(needed)) or any(p in hits for p in range(needed, total)):
+        return
+    rest = {k: v for p in range(1, needed) for h in hits[p][:1] for k, v in h.groups.items()}
+    for hit in hits[0] if needed else [None]:
+        source = hit.source if hit else ""
+        texts = [Cite(h.source, h.line, h.text) for p in range(needed) for h in ([hit] if p == 0 and hit else hits[p][:2])]
+        for subject in _subjects(rule, way, evidence) or [""]:
+            own = source or _source_of(evidence, subject)
+            lookup = view.lookup(subject, own, {**rest, **(hit.groups if hit else {})})
+            value = evaluate(way.when, lookup)
+            if value is not UNKNOWN and not value:
+                continue
+            refuted = evaluate(way.unless, lookup) if way.unless else False
+            if refuted is not UNKNOWN and refuted:
+                continue
+            confidence: Confidence | str = way.doubt if value is UNKNOWN else way.confidence
+            if value is UNKNOWN and not needed:
+                # a pure fact rule over a gap is open only when part of its condition was read and holds
+                if not _touched(way, view, subject, own):
+                    continue
+                confidence = ""
+            yield confidence, lookup, subject, own, texts + _cited(way, view, subject, own)
+
+
+def _touched(way: Way, view: View, subject: str, source: str) -> bool:
+    names = parse(way.when).names
+    read = [n for n in names if view.fact(n, subject, source) is not None]
+    return len(read) * 2 > len(names)
+
+
+def _subjects(rule: Rule, way: Way, evidence: Evidence) -> list[str]:
+    families = [rule.scope] if rule.scope else []
+    if not families and way.when:
+        families = list(dict.fromkeys(n.partition(".")[0] for n in parse(way.when).names))
+    counted = [(f, evidence.subjects(f)) for f in families if f != "hit"]
+    several = [(f, s) for f, s in counted if len(s) > 1]
+    if several:
+        return several[0][1]
+    return next((s for _, s in counted if s), [])
+
+
+def _source_of(evidence: Evidence, subject: str) -> str:
+    return next((f.source for f in evidence.facts if f.subject == subject and f.line is not None), "") if subject else ""
+
+
+def _cited(way: Way, view: View, subject: str, source: str) -> list[Cite]:
+    """The facts that a way's conditions read, as evidence."""
+    names = [n for c in (way.when, way.unless) if c for n in parse(c).names]
+    found: dict[Cite, None] = {}
+    for name in names:
+        fact = None if name.startswith("hit.") else view.fact(name, subject, source)
+        if fact is not None:
+            found[Cite(fact.source, fact.line, fact.text or f"{name} = {fact.value}")] = None
+    return list(found)
+
+
+def fill(text: str, lookup: Lookup) -> str:
+    """A message with its `{family.name:format}` filled in; a part in [[ ]] goes when a name in it is unknown."""
+
+    def optional(part: re.Match[str]) -> str:
+        return "" if any(lookup(m[1]) is UNKNOWN for m in _FIELD.finditer(part[1])) else part[1]
+
+    def one(field: re.Match[str]) -> str:
+        value = lookup(field[1])
+        if value is UNKNOWN:
+            return "?"
+        try:
+            return format(value, field[2] or "")
+        except (ValueError, TypeError):
+            return str(value)
+
+    return _FIELD.sub(one, _OPTIONAL.sub(optional, text)).strip()
+
+
+def _ordered(findings: list[Finding], table: dict[str, Rule], unknown: list[Unknown]) -> list[Finding]:
+    """Consequences folded under their causes; roots first, most probable first, each followed by what it explains."""
+    present = {f.cause: f for f in findings}
+    because: dict[str, str] = {}
+    ranked = sorted(findings, key=lambda f: _order(f, table[f.cause]))
+    for finding in ranked:
+        for other in table[finding.cause].explains:
+            if other in present and other != finding.cause and not _leads_to(finding.cause, other, because):
+                weaker = _CONFIDENCE[finding.confidence] >= _CONFIDENCE[present[other].confidence] - 1
+                if weaker or table[other].consequence:
+                    because.setdefault(other, finding.cause)
+    roots = [f for f in ranked if f.cause not in because and not table[f.cause].consequence]
+    for finding in ranked:
+        if table[finding.cause].consequence and finding.cause not in because:
+            root = next((r for r in roots if r.severity == "error" and r.confidence != "low"), None)
+            if root is not None:
+                because[finding.cause] = root.cause
+    explained = set(because)
+    unknown[:] = [u for u in unknown if u.cause not in explained or not table[u.cause].consequence]
+    result = [f for f in ranked if f.cause not in because]
+    pending = list(result)
+    while pending:
+        for child in [f for f in ranked if because.get(f.cause) == pending[0].cause]:
+            result.append(replace(child, because=because[child.cause]))
+            pending.append(child)
+        pending.pop(0)
+    return result
+
+
+def _leads_to(cause: str, other: str, because: dict[str, str]) -> bool:
+    """Whether `other` already explains `cause`, so that folding it under `cause` would close a circle."""
+    seen = set()
+    while cause in because and cause not in seen:
+        seen.add(cause)
+        cause = because[cause]
+        if cause == other:
+            return True
+    return False
+
+
+def _order(finding: Finding, rule: Rule) -> tuple[Any, ...]:
+    lines = [c.line for c in finding.evidence if c.line is not None]
+    return (
+        rule.consequence,
+        -_SEVERITY[finding.severity],
+        -_CONFIDENCE[finding.confidence],
+        -rule.rank,
+        min(lines, default=1 << 30),
+        finding.cause,
+    )

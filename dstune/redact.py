@@ -1,0 +1,50 @@
+"""Takes secrets and names of people and machines out of texts before they are shown or stored."""
+
+import getpass
+import hashlib
+import re
+import socket
+from functools import cache
+
+_RULES: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"\b(hf_|sk-|ghp_|gho_|github_pat_|glpat-|xox[bp]-|AKIA|ms-)[A-Za-z0-9_\-]{8,}"), r"\1<redacted>"),
+    (re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}"), r"\1 <redacted>"),
+    (
+        re.compile(
+            r"(?i)([\w-]*(?:api[_-]?key|token|secret|passw(?:or)?d|passwd)[\"']?\s*[=:]\s*[\"']?)"
+            r"(?!none\b|null\b|true\b|false\b|empty\b|os\.|\$|\{|<|\d{1,9}\b)([^\s\"',;)}\]]{6,})"
+        ),
+        r"\1<redacted>",
+    ),
+    (re.compile(r"(?i)(--(?:api-key|token|hf-token|password)[ =])(?!\$|<)(\S+)"), r"\1<redacted>"),
+    (re.compile(r"(?i)([a-z][a-z0-9+.-]*://)[^/\s:@]+:[^/\s@]+@"), r"\1<redacted>@"),
+    (re.compile(r"(/home/|/Users/|[A-Za-z]:\\Users\\)(?!user\b|ubuntu\b|<)[^/\\\s\"':]+"), r"\1<user>"),
+    (re.compile(r"\b[\w.+-]+@[\w-]+\.[\w.-]*[a-z]\b"), "<email>"),
+    (re.compile(r"\bGPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"), "GPU-<redacted>"),
+)
+_TOO_COMMON = frozenset(("root", "user", "ubuntu", "admin", "localhost", "docker", "app", "host", "runner", "model", "main", "work"))
+
+
+@cache
+def _own_names() -> re.Pattern[str] | None:
+    names = []
+    for read in (getpass.getuser, socket.gethostname):
+        try:
+            names.append(read())
+        except (OSError, KeyError, ImportError):  # no passwd entry in a container
+            continue
+    names = [re.escape(n) for n in names if len(n) > 3 and n.lower() not in _TOO_COMMON]
+    return re.compile(r"(?<![\w-])(?:" + "|".join(names) + r")(?![\w-])") if names else None
+
+
+def redact(text: str) -> str:
+    """The text without tokens, passwords, user names in paths, mail addresses, and this machine's own names."""
+    for pattern, to in _RULES:
+        text = pattern.sub(to, text)
+    own = _own_names()
+    return own.sub("<name>", text) if own else text
+
+
+def hashed(text: str) -> str:
+    """Eight hexadecimal digits that stand for an identifier (a GPU's uuid, a host), the same on every run."""
+    return hashlib.sha256(text.encode()).hexdigest()[:8]

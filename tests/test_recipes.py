@@ -1,0 +1,82 @@
+"""Every recipe is tested by its own examples, and by what every recipe must have."""
+
+import re
+
+import pytest
+
+from dstune.catalog.rules import conditions, rules
+from dstune.catalog.signatures import signatures
+from dstune.catalog.vocabulary import terms
+from dstune.expr import parse
+from dstune.model import Rule
+from tests.support import judged
+
+RULES = list(rules().values())
+EXAMPLES = [(r, i) for r in RULES for i in range(len(r.examples))]
+IDS = [f"{r.cause}-{i}-{r.examples[i].expect}" for r, i in EXAMPLES]
+KINDS, SAFETIES = ("flag", "code", "install", "host", "model"), ("live", "restart", "display")
+
+
+def by_rule(function):  # type: ignore[no-untyped-def]
+    return pytest.mark.parametrize("rule", RULES, ids=[r.cause for r in RULES])(function)
+
+
+@pytest.mark.parametrize(("rule", "number"), EXAMPLES, ids=IDS)
+def test_example(rule: Rule, number: int) -> None:
+    example = rule.examples[number]
+    fired = [f.cause for f in judged(example, rule).findings]
+    assert fired == ([rule.cause] if example.expect == "fires" else [])
+
+
+@by_rule
+def test_fires_and_stays_quiet(rule: Rule) -> None:
+    assert {e.expect for e in rule.examples} == {"fires", "quiet"}, "a recipe needs an example that fires and a near miss"
+
+
+@by_rule
+def test_complete(rule: Rule) -> None:
+    assert rule.ways, "a recipe needs a way to fire"
+    assert rule.severity in ("error", "warning", "info")
+    assert rule.sources, "a recipe needs a source"
+    assert rule.verify or rule.consequence or rule.severity == "info", "how does a person see that it is cured?"
+    for texts in (rule.title, rule.message, rule.why, *(f.title for f in rule.fixes)):
+        assert texts.get("en", "").strip(), f"English is missing: {texts}"
+        assert re.search(r"[一-鿿]", texts.get("zh", "")), f"Chinese is missing: {texts}"
+    for fix in rule.fixes:
+        assert fix.kind in KINDS
+        assert fix.safety in SAFETIES
+        assert fix.set or fix.edit or fix.run or fix.reason, f"a fix must say what to do: {fix.title}"
+    if rule.consequence:
+        assert rule.needs.get("en"), "a consequence says what to fetch next"
+        assert rule.needs.get("zh")
+
+
+@by_rule
+def test_vocabulary(rule: Rule) -> None:
+    known = terms()
+    for condition in conditions(rule):
+        for name in parse(condition).names:
+            assert name.startswith("hit.") or name in known, f"{name} is not in the vocabulary"
+    for way in rule.ways:
+        groups = {g for ps in way.texts.values() for p in ps for g in re.compile(p).groupindex}
+        for name in (n for c in (way.when, way.unless) if c for n in parse(c).names if n.startswith("hit.")):
+            assert name[4:] in groups, f"{name}: no such group in the way's expressions"
+    for fix in rule.fixes:
+        for key in fix.set:
+            assert key in known, f"fix sets {key}, which no engine recipe declares"
+    for text in (*rule.message.values(), *rule.why.values()):
+        for name in re.findall(r"\{([a-z_]\w*\.\w+)", text):
+            assert name.startswith("hit.") or name in known, f"message names {name}, which is not in the vocabulary"
+
+
+@by_rule
+def test_explains_known_causes(rule: Rule) -> None:
+    known = set(rules())
+    assert set(rule.explains) <= known, f"explains what is no recipe: {set(rule.explains) - known}"
+    assert rule.cause not in rule.explains
+
+
+def test_signatures_have_literals() -> None:
+    assert len(signatures()) >= len(RULES) // 2
+    for s in signatures():
+        assert min(map(len, s.literals)) >= 4

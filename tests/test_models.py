@@ -109,7 +109,11 @@ def test_counts_from_a_header(tmp_path):
     _write(
         tmp_path,
         _config(tie_word_embeddings=True, vocab_size=10, hidden_size=4, num_hidden_layers=1, num_attention_heads=1),
-        {"model.embed_tokens.weight": ([10, 4], "BF16", 80), "model.x.weight": ([4, 7], "BF16", 56), "lm_head.weight": ([10, 4], "BF16", 80)},
+        {
+            "model.embed_tokens.weight": ([10, 4], "BF16", 80),
+            "model.x.weight": ([4, 7], "BF16", 56),
+            "lm_head.weight": ([10, 4], "BF16", 80),
+        },
     )
     spec = models.from_dir(tmp_path)
     assert spec.params == 10 * 4 + 4 * 7  # a stored copy of a tied head is not loaded twice
@@ -132,7 +136,13 @@ def test_pointer_file_is_no_header(tmp_path):
         ({"quant_method": "gptq", "bits": 8}, "gptq-int8"),
         ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_use_double_quant": True}, "bnb-nf4"),
         ({"quant_method": "fp8"}, "fp8"),
-        ({"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": {"num_bits": 4, "type": "int", "symmetric": True}}}}, "gptq-int4"),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"g": {"weights": {"num_bits": 4, "type": "int", "symmetric": True}}},
+            },
+            "gptq-int4",
+        ),
     ],
 )
 def test_quantisation_of_a_config(quant, scheme):

@@ -14,7 +14,7 @@ from dstune.lang import say
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A board. Bandwidth in GB/s, rates in dense TFLOPS (None: the unit does not exist), memory in MiB as the driver reports it."""
+    """A board. Bandwidth in GB/s, rates in dense TFLOPS (None: no such unit), memory in MiB as the driver reports it."""
 
     id: str
     name: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Mapping
@@ -19,10 +20,10 @@ from dstune.lang import say
 class ModelSpec:
     """A causal language model.
 
-    Counts are parameters. `params` is all that is loaded, `text` the language model alone, `active` what one token uses (without
-    the embedding's unread rows it still includes the embedding). `kv_width` is elements of key and value that one token leaves in one
-    layer (2 x kv_heads x head_dim; the latent of MLA), `kv_layers` the layers that keep them, `local_layers` those of them that
-    look back only `window` tokens. `state_bytes` is the fixed state of linear-attention layers for one sequence.
+    Counts are parameters. `params` is all that is loaded, `text` the language model alone, `active` what one token uses (with the
+    whole embedding). `kv_width` is elements of key and value that one token leaves in one layer (2 x kv_heads x head_dim; the
+    latent of MLA), `kv_layers` the layers that keep them, `local_layers` those of them that look back only `window` tokens.
+    `state_bytes` is the fixed state of linear-attention layers for one sequence.
     `quant` is the scheme of the checkpoint itself ("" for a plain one), a name of `plan.quant`.
     """
 
@@ -144,10 +145,11 @@ def _fold(name: str) -> str:
 def _index() -> dict[str, dict[str, Any]]:
     table: dict[str, dict[str, Any]] = {}
     rows = [row for file in load("models").values() for row in file["model"]]
-    for pick in (lambda r: [r["id"]], lambda r: r.get("aliases") or [], lambda r: [r["id"].rsplit("/", 1)[-1]]):
-        for row in rows:
-            for name in pick(row):
-                table.setdefault(_fold(name), row)
+    named = [[(row["id"], row) for row in rows], [(alias, row) for row in rows for alias in row.get("aliases") or ()]]
+    named.append([(row["id"].rsplit("/", 1)[-1], row) for row in rows])
+    for pairs in named:  # ids win over aliases, aliases over bare names
+        for name, row in pairs:
+            table.setdefault(_fold(name), row)
     return table
 
 
@@ -246,11 +248,9 @@ def from_dir(path: str | Path) -> ModelSpec:
             str(error),
             say("point --model at the folder that holds config.json", "请把 --model 指到含 config.json 的文件夹"),
         ) from None
-    generation = {}
-    try:
+    generation: dict[str, Any] = {}
+    with contextlib.suppress(OSError, ValueError):
         generation = json.loads((folder / "generation_config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        pass
     tensors: dict[str, tuple[tuple[int, ...], str]] = {}
     for file in sorted(folder.glob("*.safetensors")):
         tensors.update(header(file))
@@ -258,7 +258,7 @@ def from_dir(path: str | Path) -> ModelSpec:
 
 
 def header(file: Path) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Shapes and dtypes of a safetensors file: {tensor: (shape, "BF16")}. An unreadable header (a pointer file, say) gives {}."""
+    """Shapes and dtypes of a safetensors file: {tensor: (shape, "BF16")}; {} where it has no readable header (a pointer file)."""
     try:
         with file.open("rb") as handle:
             size = int.from_bytes(handle.read(8), "little")
@@ -314,7 +314,7 @@ def from_config(
 ) -> ModelSpec:
     """A model from its config.json; the counts are exact when `tensors` (of `header`) are given and not packed by a quantiser.
 
-    Without tensors they follow from the shape: embedding, attention (latent for MLA), MLP (all experts and the shared ones), norms.
+    Without tensors they follow from the shape: embedding, attention (latent for MLA), MLP (all experts, shared ones too), norms.
     """
     c: Mapping[str, Any] = {**(config.get("text_config") or {}), **{k: v for k, v in config.items() if k != "text_config"}}
     try:
@@ -345,7 +345,10 @@ def from_config(
     if kind.startswith("Qwen2") or c.get("attention_bias"):
         attention += head_dim * (heads + 2 * kv_heads)
     norms = 2 * hidden + (2 * head_dim if kind.startswith("Qwen3") else 0)
-    moe_mlp, one = (experts * width + shared) * matrices * hidden + experts * hidden, (used * width + shared) * matrices * hidden
+    moe_mlp, one = (
+        (experts * width + shared) * matrices * hidden + experts * hidden,
+        (used * width + shared) * matrices * hidden,
+    )
     body = layers * (attention + norms) + dense * matrices * hidden * inner + hidden
     text = embedding + head + body + (layers - dense) * moe_mlp
     active = embedding + head + body + (layers - dense) * (one + experts * hidden if experts else 0)

@@ -68,7 +68,7 @@ def literals(pattern: str, where: str) -> list[str]:
     except re.error as error:
         raise RecipeError(f"{where}: expression {pattern!r} is wrong", str(error)) from None
     found = _best(tree, bool(tree.state.flags & re.IGNORECASE))
-    if not found or min(map(len, found)) < MIN_LITERAL:
+    if not found or min(len(t.strip()) for t in found) < MIN_LITERAL:
         raise RecipeError(
             f"{where}: expression {pattern!r} has no fixed text of {MIN_LITERAL} letters",
             "one pass over the file looks for fixed texts first",

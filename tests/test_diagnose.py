@@ -1,0 +1,120 @@
+"""Roots first, consequences folded, unknown kept apart: on rules made for the purpose."""
+
+from typing import Any
+
+import pytest
+
+from dstune.catalog import signatures as table
+from dstune.catalog.rules import rule_of
+from dstune.diagnose import diagnose, fill
+from dstune.expr import UNKNOWN
+from dstune.model import Evidence, Fact, Hit, Rule
+
+T = {"en": "t", "zh": "标"}
+
+
+def rule(cause: str, **more: Any) -> Rule:
+    return rule_of(cause, {"title": T, "severity": "error", "why": T, "sources": ["test"], **more})
+
+
+def hit(cause: str, line: int = 1, way: int = 0, part: int = 0, **groups: Any) -> Hit:
+    return Hit(cause, way, part, "log", "server.log", line, f"line {line}", groups)
+
+
+def causes(evidence: Evidence, *chosen: Rule) -> list[tuple[str, str, str]]:
+    return [(f.cause, f.confidence, f.because) for f in diagnose(evidence, chosen).findings]
+
+
+def test_text_alone_fires() -> None:
+    assert causes(Evidence(hits=(hit("a"),)), rule("a", way=[{"log": "abcd"}])) == [("a", "high", "")]
+
+
+def test_all_parts_must_match_and_absent_ones_must_not() -> None:
+    both = rule("a", way=[{"log": ["abcd", "efgh"], "absent": ["ijkl"]}])
+    assert causes(Evidence(hits=(hit("a"),)), both) == []
+    assert causes(Evidence(hits=(hit("a"), hit("a", part=1))), both) == [("a", "high", "")]
+    assert causes(Evidence(hits=(hit("a"), hit("a", part=1), hit("a", part=2))), both) == []
+
+
+def test_condition_decides_and_unknown_is_never_a_pass() -> None:
+    strict = rule("a", needs={"en": "the card", "zh": "显卡"}, way=[{"log": "abcd", "when": "gpu.compute_capability < 8.0"}])
+    seen = Evidence(hits=(hit("a"),))
+    old = Fact("gpu0", "compute_capability", "7.5")
+    new = Fact("gpu0", "compute_capability", "9.0")
+    assert causes(seen.plus([old]), strict) == [("a", "high", "")]
+    assert causes(seen.plus([new]), strict) == []
+    open_ = diagnose(seen, [strict])
+    assert [u.cause for u in open_.unknown] == ["a"]
+    assert open_.unknown[0].needs == "the card"
+    assert open_.quiet == 0
+
+
+def test_doubt_fires_lower_and_stays_open() -> None:
+    doubtful = rule("a", needs=T, way=[{"log": "abcd", "when": "gpu.compute_capability < 8.0", "doubt": "low"}])
+    found = diagnose(Evidence(hits=(hit("a"),)), [doubtful])
+    assert [(f.cause, f.confidence) for f in found.findings] == [("a", "low")]
+    assert [u.cause for u in found.unknown] == ["a"]
+
+
+def test_unless_refutes_only_when_known() -> None:
+    guarded = rule("a", way=[{"log": "abcd", "unless": "gpu.compute_capability >= 8.0"}])
+    seen = Evidence(hits=(hit("a"),))
+    assert causes(seen, guarded) == [("a", "high", "")]
+    assert causes(seen.plus([Fact("gpu0", "compute_capability", "8.9")]), guarded) == []
+
+
+def test_groups_of_the_hit_are_names() -> None:
+    sized = rule("a", message={"en": "{hit.n} of {hit.n}", "zh": "{hit.n}"}, way=[{"log": r"abcd (?P<n>\d+)", "when": "hit.n > 5"}])
+    assert causes(Evidence(hits=(hit("a", n=3),)), sized) == []
+    assert diagnose(Evidence(hits=(hit("a", n=7),)), [sized]).findings[0].message == "7 of 7"
+
+
+def test_consequences_fold_under_the_cause_that_explains_them() -> None:
+    root = rule("root", explains=["late"], way=[{"log": "abcd"}])
+    late = rule("late", way=[{"log": "efgh"}])
+    generic = rule("generic", consequence=True, needs=T, way=[{"log": "ijkl"}])
+    seen = Evidence(hits=(hit("generic", 1), hit("late", 2), hit("root", 9)))
+    assert causes(seen, late, generic, root) == [("root", "high", ""), ("late", "high", "root"), ("generic", "low", "root")]
+
+
+def test_a_lone_consequence_is_low_and_asks_for_more() -> None:
+    generic = rule("generic", consequence=True, needs=T, way=[{"log": "ijkl"}])
+    found = diagnose(Evidence(hits=(hit("generic"),)), [generic])
+    assert [(f.cause, f.confidence) for f in found.findings] == [("generic", "low")]
+    assert [u.cause for u in found.unknown] == ["generic"]
+
+
+def test_circles_of_explanation_end() -> None:
+    a = rule("a", explains=["b"], way=[{"log": "abcd"}])
+    b = rule("b", explains=["a"], way=[{"log": "efgh"}])
+    found = causes(Evidence(hits=(hit("a", 2), hit("b", 1))), a, b)
+    assert len(found) == 2
+    assert [f for f in found if f[2] == ""], "one of them stays a root"
+
+
+def test_earlier_and_higher_rank_come_first() -> None:
+    a, b = rule("a", way=[{"log": "abcd"}]), rule("b", way=[{"log": "efgh"}])
+    seen = Evidence(hits=(hit("a", 9), hit("b", 2)))
+    assert [c for c, *_ in causes(seen, a, b)] == ["b", "a"]
+    assert [c for c, *_ in causes(seen, rule("a", rank=3, way=[{"log": "abcd"}]), b)] == ["a", "b"]
+
+
+def test_each_card_is_judged_by_itself() -> None:
+    hot = rule("hot", message={"en": "{gpu.temperature_c}", "zh": "{gpu.temperature_c}"}, way=[{"when": "gpu.temperature_c > 90"}])
+    seen = Evidence((Fact("gpu0", "temperature_c", 50), Fact("gpu1", "temperature_c", 95)))
+    found = diagnose(seen, [hot]).findings
+    assert [(f.subject, f.message) for f in found] == [("gpu1", "95")]
+
+
+def test_fill_drops_optional_parts() -> None:
+    def look(name: str) -> Any:
+        return {"a.x": 1.5}.get(name, UNKNOWN)
+
+    assert fill("v {a.x:.1f}[[, of {b.y}]][[, again {a.x}]].", look) == "v 1.5, again 1.5."
+    assert fill("{b.y}", look) == "?"
+
+
+def test_literal_is_required() -> None:
+    with pytest.raises(Exception, match="fixed text"):
+        table.literals(r"\d+ of \d+", "test")
+    assert table.literals(r"(?:alpha beta|gamma delta) \d", "test") == ["alpha beta", "gamma delta"]

@@ -1,0 +1,58 @@
+"""What a command loads, and that every command says the same of itself everywhere."""
+
+import subprocess
+import sys
+
+import pytest
+
+from dstune import __version__
+from dstune.cli import COMMANDS
+
+HEAVY = ("textual", "rich", "torch", "transformers", "asyncio", "httpx", "requests", "urllib.request", "http.client", "libcst", "pynvml", "psutil", "jinja2", "ruamel")
+
+
+def loaded(*args: str) -> set[str]:
+    code = (
+        "import sys, io, contextlib\n"
+        "from dstune.cli import main\n"
+        "with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):\n"
+        f"    main({list(args)!r})\n"
+        "print('\\n'.join(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_version_loads_nothing() -> None:
+    modules = loaded("--version")
+    assert not modules & {"click", *HEAVY}
+
+
+def test_help_loads_click_alone() -> None:
+    modules = loaded("--help")
+    assert "click" in modules
+    assert not modules & set(HEAVY)
+    assert not {m for m in modules if m.startswith("dstune.cli.") and m != "dstune.cli.options"}
+
+
+def test_doctor_on_files_loads_nothing_heavy() -> None:
+    modules = loaded("doctor", "--no-host", "--json", "examples/gradio-naive/app.py")
+    assert not modules & (set(HEAVY) - {"ruamel"})
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_explains_itself(name: str, run_dstune) -> None:  # type: ignore[no-untyped-def]
+    english = run_dstune(name, "--help")
+    chinese = run_dstune(name, "--help", LANG="zh_CN.UTF-8")
+    assert english.returncode == chinese.returncode == 0, english.stderr
+    assert "--lang" in english.stdout
+    assert any("一" <= c <= "鿿" for c in chinese.stdout)
+    assert max(map(len, english.stdout.splitlines())) <= 80
+
+
+def test_version_and_unknown_command(run_dstune) -> None:  # type: ignore[no-untyped-def]
+    assert run_dstune("--version").stdout == f"dstune {__version__}\n"
+    wrong = run_dstune("doctr")
+    assert wrong.returncode == 2
+    assert "dstune doctor" in wrong.stderr
+    assert wrong.stdout == ""

@@ -1,0 +1,339 @@
+"""The HTTP load client: asyncio protocols that stamp bytes at arrival. Framing is a library's (httptools), parsed when an
+answer may be complete; events and JSON are parsed after the run, so that the hot path costs two list appends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+import httptools
+
+now = time.perf_counter
+_LAST_CHUNK = b"0\r\n\r\n"
+MAX_BODY = 64 << 20
+"""Bytes of one answer after which it is cut and called an error: no text of a small model is that long."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """One request as it went over the wire. Times are `time.perf_counter` seconds.
+
+    `due` is when it should have been sent; latencies count from there, so a client that falls behind its schedule cannot hide
+    waiting. `pieces` are (arrival, body bytes) after framing. `error` is "" or one of
+    refused, timeout, disconnected, truncated, tls, protocol, too-long, cancelled.
+    """
+
+    number: int
+    due: float
+    sent: float = 0.0
+    ended: float = 0.0
+    status: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+    pieces: list[tuple[float, bytes]] = field(default_factory=list)
+    error: str = ""
+    detail: str = ""
+    reused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where and how to ask. `headers` go with every request (authorization is never reported)."""
+
+    url: str
+    headers: tuple[tuple[str, str], ...] = ()
+    timeout_s: float = 120.0
+    verify_tls: bool = True
+
+    def request(self, body: bytes, path: str = "", method: str = "POST") -> bytes:
+        """The bytes of one request."""
+        parts = urlsplit(self.url)
+        where = path or parts.path or "/"
+        if parts.query and not path:
+            where += f"?{parts.query}"
+        host = parts.hostname or ""
+        host = f"[{host}]" if ":" in host else host
+        port = f":{parts.port}" if parts.port else ""
+        lines = [f"{method} {where} HTTP/1.1", f"Host: {host}{port}", "Accept: text/event-stream, application/json", "User-Agent: dstune"]
+        lines += [f"{k}: {v}" for k, v in self.headers]
+        if method == "POST":
+            lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
+        return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1") + body
+
+
+class _Head:
+    """Collects one response's status, headers and body through httptools."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+        self.stamp = 0.0
+        self.complete = False
+        self.head_done = False
+        self.parser = httptools.HttpResponseParser(self)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.answer.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        self.head_done = True
+        self.answer.status = self.parser.get_status_code()
+
+    def on_body(self, body: bytes) -> None:
+        self.answer.pieces.append((self.stamp, body))
+
+    def on_message_complete(self) -> None:
+        self.complete = True
+
+
+class Connection(asyncio.Protocol):
+    """One keep-alive connection; `ask` sends a request and waits for its whole answer."""
+
+    def __init__(self) -> None:
+        self.transport: asyncio.Transport | None = None
+        self.closed = False
+        self.used = False
+        self._raw: list[tuple[float, bytes]] = []
+        self._fed = 0
+        self._size = 0
+        self._lazy = False
+        self._head: _Head | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """asyncio: connected."""
+        self.transport = transport  # type: ignore[assignment]
+
+    def data_received(self, data: bytes) -> None:
+        """asyncio: bytes came. The hot path: stamp, keep, and look whether this may be the end."""
+        self._raw.append((now(), data))
+        if self._lazy and not data.endswith(_LAST_CHUNK) and len(self._raw) < 4096:
+            return
+        self._feed()
+
+    def _feed(self) -> None:
+        head = self._head
+        if head is None:
+            return
+        try:
+            for stamp, data in self._raw[self._fed :]:
+                head.stamp = stamp
+                self._size += len(data)
+                head.parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._finish("protocol", str(error))
+            return
+        self._raw.clear()
+        self._fed = 0
+        if head.complete:
+            self._finish()
+        elif self._size > MAX_BODY:
+            self._finish("too-long")
+        elif head.head_done:
+            self._lazy = head.answer.headers.get("transfer-encoding", "").lower().endswith("chunked")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """asyncio: gone. An answer without length ends here rightly; any other is truncated."""
+        self.closed = True
+        head = self._head
+        if head is None:
+            return
+        self._feed()
+        if self._head is None:
+            return
+        headers = head.answer.headers
+        if head.head_done and "content-length" not in headers and "chunked" not in headers.get("transfer-encoding", ""):
+            self._finish()
+        else:
+            self._finish("truncated" if head.head_done else "disconnected", str(error or ""))
+
+    def _finish(self, error: str = "", detail: str = "") -> None:
+        head, self._head = self._head, None
+        if head is None:
+            return
+        answer = head.answer
+        answer.ended = self._raw[-1][0] if self._raw else (answer.pieces[-1][0] if answer.pieces else now())
+        answer.error, answer.detail = error, detail
+        if error or answer.headers.get("connection", "").lower() == "close":
+            self.close()
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self.closed = True
+        if self.transport is not None:
+            self.transport.abort()
+
+    async def ask(self, request: bytes, answer: Answer, timeout_s: float) -> None:
+        """Sends and waits; the outcome stands in `answer`. `timeout_s` counts from now."""
+        assert self.transport is not None
+        loop = asyncio.get_running_loop()
+        self._head, self._waiter = _Head(answer), loop.create_future()
+        self._raw.clear()
+        self._fed = self._size = 0
+        self._lazy = False
+        answer.reused, self.used = self.used, True
+        answer.sent = now()
+        self.transport.write(request)
+        timer = loop.call_later(timeout_s, self._expire)
+        try:
+            await self._waiter
+        except asyncio.CancelledError:
+            self._feed()
+            self._finish("cancelled")
+            raise
+        finally:
+            timer.cancel()
+
+    def _expire(self) -> None:
+        self._feed()
+        self._finish("timeout")
+
+
+class Pool:
+    """Connections to one target, reused; opened when none is free."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        parts = urlsplit(target.url)
+        self._host = parts.hostname or "127.0.0.1"
+        self._port = parts.port or (443 if parts.scheme == "https" else 80)
+        self._free: list[Connection] = []
+        self._tls: ssl.SSLContext | None = None
+        if parts.scheme == "https":
+            self._tls = ssl.create_default_context()
+            if not target.verify_tls:
+                self._tls.check_hostname = False
+                self._tls.verify_mode = ssl.CERT_NONE
+        self.opened = 0
+
+    async def _connection(self, answer: Answer) -> Connection | None:
+        while self._free:
+            kept = self._free.pop()
+            if not kept.closed:
+                return kept
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(min(10.0, self.target.timeout_s)):
+                _, fresh = await loop.create_connection(Connection, self._host, self._port, ssl=self._tls)
+        except ssl.SSLError as error:
+            answer.error, answer.detail = "tls", str(error)
+        except TimeoutError:
+            answer.error, answer.detail = "timeout", "connect"
+        except OSError as error:
+            answer.error, answer.detail = "refused", error.strerror or str(error)
+        else:
+            self.opened += 1
+            return fresh
+        answer.sent = answer.ended = now()
+        return None
+
+    async def open(self, count: int) -> None:
+        """Connects `count` times ahead, so that no answer of a closed loop pays for it. A refusal shows with the first request."""
+        found = await asyncio.gather(*(self._connection(Answer(-1, now())) for _ in range(count)))
+        self._free += [c for c in found if c is not None]
+
+    async def send(self, request: bytes, answer: Answer) -> None:
+        """One request over a kept or a new connection. A kept one that the server had closed meanwhile is tried anew once."""
+        for attempt in (0, 1):
+            connection = await self._connection(answer)
+            if connection is None:
+                return
+            left = self.target.timeout_s - max(0.0, now() - answer.due)
+            await connection.ask(request, answer, max(0.01, left))
+            if not connection.closed:
+                self._free.append(connection)
+            if answer.error == "disconnected" and answer.reused and attempt == 0:
+                answer.error = answer.detail = ""
+                answer.headers.clear()
+                continue
+            return
+
+    def close(self) -> None:
+        """Ends all kept connections."""
+        for connection in self._free:
+            connection.close()
+        self._free.clear()
+
+
+Make = Callable[[int], bytes]
+Seen = Callable[[Answer], None]
+
+
+async def closed_loop(pool: Pool, make: Make, concurrency: int, requests: int | None, duration_s: float | None, seen: Seen) -> None:
+    """`concurrency` clients that each ask again when their answer is complete, until `requests` were sent or time is up."""
+    numbers = _numbers(requests)
+    await pool.open(min(concurrency, requests or concurrency))
+    end = now() + duration_s if duration_s is not None else float("inf")
+
+    async def one() -> None:
+        for number in numbers:
+            start = now()
+            if start >= end:
+                return
+            await _asked(pool, make, Answer(number, start), seen)
+
+    await _gather([one() for _ in range(concurrency)])
+
+
+async def open_loop(pool: Pool, make: Make, arrivals: AsyncIterator[float] | Iterator[float], seen: Seen) -> None:
+    """Requests at their due times (seconds from the start), whatever is still running: free of coordinated omission."""
+    start = now()
+    running: set[asyncio.Task[None]] = set()
+    try:
+        for number, offset in enumerate(arrivals):  # type: ignore[arg-type]
+            wait = start + offset - now()
+            if wait > 0:
+                await asyncio.sleep(wait)
+            task = asyncio.create_task(_asked(pool, make, Answer(number, start + offset), seen))
+            running.add(task)
+            task.add_done_callback(running.discard)
+        await asyncio.gather(*running)
+    except asyncio.CancelledError:
+        await _stop(running)
+        raise
+
+
+async def _asked(pool: Pool, make: Make, answer: Answer, seen: Seen) -> None:
+    try:
+        await pool.send(make(answer.number), answer)
+    finally:
+        if answer.sent:
+            seen(answer)
+
+
+async def _gather(work: list[Any]) -> None:
+    tasks = {asyncio.create_task(w) for w in work}
+    try:
+        await asyncio.gather(*tasks)
+    except asyncio.CancelledError:
+        await _stop(tasks)
+        raise
+
+
+async def _stop(tasks: set[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _numbers(limit: int | None) -> Iterator[int]:
+    number = 0
+    while limit is None or number < limit:
+        yield number
+        number += 1
+
+
+def run(main: Any) -> Any:
+    """`asyncio.run` on uvloop where it is installed (a third of the CPU per chunk)."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(main)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(main)

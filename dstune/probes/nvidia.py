@@ -14,13 +14,23 @@ from typing import Any
 
 from dstune.lang import current, say
 from dstune.model import Fact, Gap, from_json, to_json
-from dstune.probes import nvidia_system
+from dstune.probes import kernel_log, nvidia_system
 from dstune.probes.nvidia_processes import Used, shares
 from dstune.probes.reading import Item, Options, mib, timed_out
 from dstune.redact import hashed
 
 NOT_SUPPORTED, NO_PERMISSION, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND, LOST, RESET_REQUIRED, MISMATCH = 3, 4, 12, 13, 15, 16, 18
-_ARCHITECTURES = {2: "Kepler", 3: "Maxwell", 4: "Pascal", 5: "Volta", 6: "Turing", 7: "Ampere", 8: "Ada", 9: "Hopper", 10: "Blackwell"}
+_ARCHITECTURES = {
+    2: "Kepler",
+    3: "Maxwell",
+    4: "Pascal",
+    5: "Volta",
+    6: "Turing",
+    7: "Ampere",
+    8: "Ada",
+    9: "Hopper",
+    10: "Blackwell",
+}
 _ARCHITECTURES |= {13: "Rubin"}
 _COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
 _EVENT_REASONS = {
@@ -93,7 +103,15 @@ def probe(options: Options) -> Iterator[Item]:
     if not _library_found():
         yield from nvidia_system.without_library(options)
         return
-    yield from _in_child(options.deadline_s)
+    cards: dict[str, str] = {}
+    lost: list[str] = []
+    for item in _in_child(options.deadline_s):
+        if isinstance(item, Fact) and item.name == "pci_bus_id":
+            cards[item.subject] = str(item.value)
+        if isinstance(item, Fact) and item.name == "lost" and item.value:
+            lost.append(item.subject)
+        yield item
+    yield from kernel_log.gpu_errors(kernel_log.read(options), cards, lost)
 
 
 def _library_found() -> bool:
@@ -187,25 +205,37 @@ def gap(subject: str, name: str, error: Exception) -> Gap:
     """The gap that an NVML error means."""
     code = code_of(error)
     texts = {
-        NOT_SUPPORTED: (say("this card or driver does not report it (Not Supported)", "该显卡或驱动不提供此项(Not Supported)"), ""),
+        NOT_SUPPORTED: (
+            say("this card or driver does not report it (Not Supported)", "该显卡或驱动不提供此项(Not Supported)"),
+            "",
+        ),
         NO_PERMISSION: (
             say("not permitted here (Insufficient Permissions)", "当前用户无权读取(Insufficient Permissions)"),
             say("run as root or on the host", "请用 root 或在宿主机上运行"),
         ),
         FUNCTION_NOT_FOUND: (
-            say("the driver is older than this NVML call (Function Not Found)", "驱动版本过旧,没有该 NVML 函数(Function Not Found)"),
+            say(
+                "the driver is older than this NVML call (Function Not Found)",
+                "驱动版本过旧，没有该 NVML 函数(Function Not Found)",
+            ),
             say("update the driver", "请升级驱动"),
         ),
         LOST: (
             say("the GPU has fallen off the bus (GPU is lost)", "GPU 已从总线掉线(GPU is lost)"),
-            say("look for Xid 79 in `sudo dmesg`; reboot, then check power and seating", "用 `sudo dmesg` 查找 Xid 79;重启后检查供电与插槽"),
+            say(
+                "look for Xid 79 in `sudo dmesg`; reboot, then check power and seating",
+                "用 `sudo dmesg` 查找 Xid 79；重启后检查供电与插槽",
+            ),
         ),
         RESET_REQUIRED: (
             say("the GPU needs a reset (GPU requires restart)", "GPU 需要复位(GPU requires restart)"),
             say("`sudo nvidia-smi --gpu-reset` or reboot", "执行 `sudo nvidia-smi --gpu-reset` 或重启"),
         ),
     }
-    fallback = (say(f"NVML answers: {error}", f"NVML 返回:{error}"), say("compare with `nvidia-smi -q`", "请与 `nvidia-smi -q` 对照"))
+    fallback = (
+        say(f"NVML answers: {error}", f"NVML 返回：{error}"),
+        say("compare with `nvidia-smi -q`", "请与 `nvidia-smi -q` 对照"),
+    )
     reason, hint = texts.get(code, fallback)
     return Gap(subject, name, reason, hint)
 
@@ -311,8 +341,7 @@ def _memory(card: Card) -> Iterator[Item]:
         memory, what = card.ask("MemoryInfo"), "MemoryInfo (v1: used counts the driver's reserve)"
     name = str(card.said.get("name", ""))
     unified = nvidia_system.is_unified(name, isinstance(memory, Exception) and code_of(memory) == NOT_SUPPORTED)
-    if unified is not None:
-        yield card.item("unified_memory", "Name" if not isinstance(memory, Exception) else "MemoryInfo", unified)
+    yield card.item("unified_memory", "Name" if not isinstance(memory, Exception) else "MemoryInfo", unified)
     if isinstance(memory, Exception):
         if unified:
             yield from nvidia_system.shared_memory(card.subject)

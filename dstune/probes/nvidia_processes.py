@@ -68,8 +68,14 @@ def shares(subject: str, index: int, used: Sequence[Used | Gap], total_used: int
         yield Gap(
             subject,
             "memory_used_by_others_mib",
-            say("memory of processes outside this PID namespace cannot be told apart", "无法区分本 PID 命名空间之外的进程所占的显存"),
-            say("run `nvidia-smi` on the host, or the container with `--pid=host`", "在宿主机上运行 `nvidia-smi`,或用 `--pid=host` 启动容器"),
+            say(
+                "memory of processes outside this PID namespace cannot be told apart",
+                "无法区分本 PID 命名空间之外的进程所占的显存",
+            ),
+            say(
+                "run `nvidia-smi` on the host, or the container with `--pid=host`",
+                "在宿主机上运行 `nvidia-smi`，或用 `--pid=host` 启动容器",
+            ),
         )
     else:
         yield Fact(subject, "memory_used_by_others_mib", others, "nvml: RunningProcesses, /proc")

@@ -67,7 +67,7 @@ def without_library(options: Options) -> Iterator[Item]:
         yield Fact("driver", "installed", False, "dlopen libnvidia-ml.so.1, /proc/driver/nvidia")
     hint = say(
         "install the NVIDIA driver; in a container start it with `--gpus all` (capability `utility`)",
-        "请安装 NVIDIA 驱动;容器需用 `--gpus all` 启动(capability 含 `utility`)",
+        "请安装 NVIDIA 驱动；容器需用 `--gpus all` 启动(capability 含 `utility`)",
     )
     if wsl:
         hint = say("add /usr/lib/wsl/lib to the loader path", "请把 /usr/lib/wsl/lib 加入动态库搜索路径")
@@ -81,16 +81,16 @@ def init_failed(code: int, message: str) -> Iterator[Item]:
     """nvmlInit refused: facts of the refusal and the gap."""
     yield Fact("driver", "error", f"{code}: {message}", "nvml: Init")
     hints = {
-        9: say("load the kernel module: `sudo modprobe nvidia`, or reboot", "加载内核模块:`sudo modprobe nvidia`,或重启"),
+        9: say("load the kernel module: `sudo modprobe nvidia`, or reboot", "加载内核模块：`sudo modprobe nvidia`，或重启"),
         12: say("install the driver's libraries", "请安装驱动的用户态库"),
-        13: say("update the driver: it lacks nvmlInitWithFlags", "请升级驱动:缺少 nvmlInitWithFlags"),
+        13: say("update the driver: it lacks nvmlInitWithFlags", "请升级驱动：缺少 nvmlInitWithFlags"),
         4: say("your user may not open /dev/nvidiactl", "当前用户无权打开 /dev/nvidiactl"),
         18: say(
             "the loaded kernel module and the installed libraries differ: reboot, or reload the nvidia modules",
-            "已加载的内核模块与用户态库版本不一致:请重启,或重新加载 nvidia 模块",
+            "已加载的内核模块与用户态库版本不一致：请重启，或重新加载 nvidia 模块",
         ),
     }
-    reason = say(f"NVML does not start: {message}", f"NVML 初始化失败:{message}")
+    reason = say(f"NVML does not start: {message}", f"NVML 初始化失败：{message}")
     if code == 18:
         yield Fact("driver", "installed", True, "nvml: Init")
         yield Fact("driver", "mismatch", True, "nvml: Init answers 18 (LIB_RM_VERSION_MISMATCH)")
@@ -100,11 +100,11 @@ def init_failed(code: int, message: str) -> Iterator[Item]:
     yield Gap("driver", "version", reason, hint)
 
 
-def is_unified(name: str, memory_unsupported: bool) -> bool | None:
+def is_unified(name: str, memory_unsupported: bool) -> bool:
     """Whether CPU and GPU share one memory: known by name (GB10, Jetson), else by NVML having no memory to tell of."""
     if _UNIFIED.search(name):
         return True
-    return True if memory_unsupported else False
+    return memory_unsupported
 
 
 def shared_memory(subject: str) -> Iterator[Item]:
@@ -135,10 +135,19 @@ def jetson(options: Options) -> Iterator[Item]:
     if "MemTotal" in values and "MemAvailable" in values:
         total, free = values["MemTotal"], values["MemAvailable"]
         yield from facts("gpu0", "/proc/meminfo", memory_total_mib=total, memory_free_mib=free, memory_used_mib=total - free)
-    for path in ("/sys/devices/gpu.0/load", "/sys/devices/platform/gpu.0/load", "/sys/devices/platform/bus@0/17000000.gpu/load"):
+    for path in (
+        "/sys/devices/gpu.0/load",
+        "/sys/devices/platform/gpu.0/load",
+        "/sys/devices/platform/bus@0/17000000.gpu/load",
+    ):
         load = integer_of(options.at(path))
         if load is not None:
             yield Fact("gpu0", "utilization_pct", load / 10, path)
             break
     reason = say("this Jetson release has no NVML", "该 Jetson 版本没有 NVML")
-    yield Gap("gpu0", "*", reason, say("`sudo tegrastats` shows clocks, power and temperature", "`sudo tegrastats` 可查看频率、功耗与温度"))
+    yield Gap(
+        "gpu0",
+        "*",
+        reason,
+        say("`sudo tegrastats` shows clocks, power and temperature", "`sudo tegrastats` 可查看频率、功耗与温度"),
+    )

@@ -56,7 +56,7 @@ class Process:
         return os.path.isdir(self.folder)
 
     def ports(self) -> list[tuple[str, int]]:
-        """(address, port) pairs this process listens on, from its own network namespace; empty where /proc/PID/fd is closed to us."""
+        """(address, port) pairs it listens on, from its own network namespace; empty where /proc/PID/fd is closed to us."""
         sockets = set()
         for fd in listing(f"{self.folder}/fd"):
             target = self.link(f"fd/{fd}") or ""
@@ -64,7 +64,7 @@ class Process:
                 sockets.add(target[8:-1])
         if not sockets:
             return []
-        found = {}
+        found: dict[tuple[str, int], None] = {}
         for table in ("tcp", "tcp6"):
             for address, port, inode in listening(text_of(f"{self.folder}/net/{table}", 1 << 22) or ""):
                 if inode in sockets:
@@ -133,11 +133,13 @@ _SERVES = {
 }
 _PYTHON = re.compile(r"(?:python|pypy)[\d.]*t?(?:\.exe)?$")
 _IMPORTS = re.compile(r"^\s*(?:import|from)\s+(gradio|streamlit|vllm|transformers|llama_cpp)\b", re.MULTILINE)
-_SERVING_LIBRARY = re.compile(r"^\s*(?:import|from)\s+(?:fastapi|flask|uvicorn|aiohttp|starlette|http\.server|bottle|litestar)\b", re.M)
+_SERVING_LIBRARY = re.compile(
+    r"^\s*(?:import|from)\s+(?:fastapi|flask|uvicorn|aiohttp|starlette|http\.server|bottle|litestar)\b", re.M
+)
 
 
 def engine_of(argv: tuple[str, ...], cwd: str | None = None, root: str = "/") -> str | None:
-    """Engine that a command line runs, or None. A `python app.py` is recognised by what the script imports (`cwd` resolves it)."""
+    """Engine that a command line runs, or None. A script is recognised by what it imports (`cwd` resolves its path)."""
     if not argv:
         return None
     for title, engine in _TITLES.items():

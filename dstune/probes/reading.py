@@ -61,7 +61,7 @@ def listing(path: str) -> list[str]:
 
 
 def run(argv: Sequence[str], timeout_s: float = 2.0) -> str | None:
-    """Standard output of a short command; None when it is absent, fails or takes longer. Nothing is ever asked of a terminal."""
+    """Standard output of a short command; None when it is absent, fails or takes longer."""
     try:
         done = subprocess.run(
             argv,
@@ -102,6 +102,6 @@ def timed_out(subject: str, seconds: float) -> Gap:
         say(f"no answer within {seconds:.0f} s", f"{seconds:.0f} 秒内没有应答"),
         say(
             "the driver, a network disk or a mount does not answer: look at `dmesg` and `mount`",
-            "驱动、网络盘或某个挂载点没有响应:请查看 `dmesg` 和 `mount`",
+            "驱动、网络盘或某个挂载点没有响应：请查看 `dmesg` 和 `mount`",
         ),
     )

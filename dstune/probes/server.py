@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from dstune.lang import say
 from dstune.model import Evidence, Fact, Gap
-from dstune.probes.metrics import read_metrics
+from dstune.probes.metrics import read_metrics as read_metrics
 from dstune.probes.processes import Process, engine_of, every
 from dstune.probes.reading import Item, Options, facts, numbered, text_of
 from dstune.redact import redact
@@ -124,6 +124,16 @@ def read_endpoint(url: str, seconds: float = 0, subject: str = "server", timeout
     base = url if "://" in url else f"http://{url}"
     base = base.rstrip("/").removesuffix("/v1").rstrip("/")
     return Evidence().plus(*_split(_endpoint(_Client(base, timeout_s), base, seconds, subject)))
+
+
+def subject_of(evidence: Evidence, url: str) -> str:
+    """Subject for the facts of an endpoint: that of the local server on its port, else the next free one."""
+    address = urlsplit(url if "://" in url else f"http://{url}")
+    port = address.port or (443 if address.scheme == "https" else 80)
+    for fact in evidence.find("server", "ports"):
+        if isinstance(fact.value, list) and port in fact.value:
+            return fact.subject
+    return numbered("server", sum(1 for _ in evidence.find("server", "pid")))
 
 
 def _split(items: Iterator[Item]) -> tuple[list[Fact], list[Gap]]:

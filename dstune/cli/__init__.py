@@ -16,10 +16,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "fix": ("Show (and with --write apply) the fixes for your files as a diff", "以 diff 显示修复，加 --write 才写入"),
     "undo": ("Take back the last fix, byte for byte", "逐字节撤销上一次修复"),
     "generate": ("Write a Dockerfile, compose file, launch script or config for a GPU", "为显卡生成 Dockerfile、compose、启动脚本或配置"),
+    "bench": ("Load a server for half a minute: latency, throughput, errors", "对服务压测半分钟：延迟、吞吐、错误"),
     "probe": ("Record what this machine says: GPU, driver, Python, container, servers", "记录本机：显卡、驱动、Python、容器、服务"),
     "explain": ("Explain a cause, or list all of them", "解释一个病因，或列出全部"),
 }
-ALIASES = {"patch": "fix", "diagnose": "doctor", "check": "doctor"}
+ALIASES = {"loadtest": "bench", "patch": "fix", "diagnose": "doctor", "check": "doctor"}
 
 
 def main(argv: list[str] | None = None) -> int:

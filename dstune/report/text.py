@@ -75,6 +75,10 @@ def text(report: Report) -> str:
         from dstune.report.plan import plan_text
 
         parts.append(plan_text(report.plan))
+    if report.trials:
+        from dstune.report.trial import trials_text
+
+        parts.append(trials_text(report.trials))
     parts += [diff(a.diff) for a in report.artifacts if a.diff]
     parts += [wrap(n) for n in report.notes]
     return "\n".join(p for p in parts if p)

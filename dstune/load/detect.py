@@ -1,0 +1,135 @@
+"""What answers at a URL: which server, which models, which route. A few bounded requests before the load."""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from dstune.errors import DstuneError, UnobservableError
+from dstune.lang import say
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server as it presents itself. `base` ends before `/v1`; `dialect` is chat, completions or gradio."""
+
+    kind: str
+    base: str
+    models: tuple[str, ...] = ()
+    version: str = ""
+    dialect: str = "chat"
+    metrics: bool = False
+    detail: dict[str, Any] | None = None
+
+
+def fetch(url: str, headers: dict[str, str] | None = None, timeout_s: float = 5.0) -> tuple[int, dict[str, str], bytes]:
+    """(status, lower-case headers, body up to 4 MB). Follows redirects; no proxy for loopback. Raises `UnobservableError`."""
+    local = urlsplit(url).hostname in LOOPBACK
+    opener = urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if local else []))
+    request = urllib.request.Request(url, headers=headers or {})
+    try:
+        with opener.open(request, timeout=timeout_s) as answer:
+            return answer.status, {k.lower(): v for k, v in answer.headers.items()} | {"x-final-url": answer.url}, answer.read(4 << 20)
+    except urllib.error.HTTPError as error:
+        return error.code, {k.lower(): v for k, v in (error.headers or {}).items()}, error.read(1 << 20)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        raise UnobservableError(say(f"{url} does not answer", f"{url} 没有响应"), str(reason), say("check address, port and that the server runs", "检查地址、端口以及服务是否在运行")) from None
+
+
+def detect(url: str, headers: dict[str, str] | None = None) -> Server:
+    """The server at a base URL, with or without `/v1` or a whole route. Raises `UnobservableError` where nothing answers."""
+    if "://" not in url:
+        url = "http://" + url
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise DstuneError(say(f"{url!r} is no http address", f"{url!r} 不是 http 地址"), "", "dstune bench http://127.0.0.1:8000")
+    path = parts.path.rstrip("/")
+    dialect = "completions" if path.endswith("/completions") and not path.endswith("/chat/completions") else "chat"
+    for tail in ("/chat/completions", "/completions", "/models", "/v1"):
+        path = path.removesuffix(tail)
+    base = urlunsplit((parts.scheme, parts.netloc, path, "", ""))
+    status, answer_headers, body = fetch(f"{base}/v1/models", headers)
+    final = answer_headers.get("x-final-url", "")
+    if final.endswith("/v1/models"):
+        base = final.removesuffix("/v1/models")
+    models, owner = _models(status, body)
+    kind, version, metrics = _kind(base, headers, owner, answer_headers)
+    if kind == "gradio":
+        return Server("gradio", base, (), version, "gradio")
+    if status in (401, 403):
+        raise UnobservableError(say(f"{base} wants an API key (HTTP {status})", f"{base} 需要 API key（HTTP {status}）"), "", "OPENAI_API_KEY=… dstune bench …, or --api-key-file FILE")
+    if kind == "unknown" and status == 404:
+        raise UnobservableError(
+            say(f"{base} answers, but is no server that dstune knows", f"{base} 有响应，但不是 dstune 认识的服务"),
+            say(f"/v1/models gives HTTP {status}", f"/v1/models 返回 HTTP {status}"),
+            say("give the base address of an OpenAI-compatible server, or --gradio URL", "给出 OpenAI 兼容服务的基础地址，或用 --gradio URL"),
+        )
+    return Server(kind, base, models, version, dialect, metrics)
+
+
+def _models(status: int, body: bytes) -> tuple[tuple[str, ...], str]:
+    try:
+        data = json.loads(body).get("data") or []
+        return tuple(str(m["id"]) for m in data), str(data[0].get("owned_by", "")) if data else ""
+    except (ValueError, AttributeError, KeyError, TypeError):
+        return (), ""
+
+
+_OWNERS = {"vllm": "vllm", "sglang": "sglang", "me": "llama-cpp-python", "llamacpp": "llama.cpp", "library": "ollama", "lmdeploy": "lmdeploy"}
+_ROUTES = (
+    ("/get_server_info", "sglang"), ("/version", "vllm"), ("/props", "llama.cpp"), ("/info", "tgi"), ("/api/version", "ollama"), ("/config", "gradio"),
+)  # fmt: skip
+
+
+def _kind(base: str, headers: dict[str, str] | None, owner: str, seen: dict[str, str]) -> tuple[str, str, bool]:
+    """(kind, version, has /metrics): by the owner in /v1/models, by /metrics' prefix, then by a route that only one server has."""
+    kind, version = _OWNERS.get(owner, ""), ""
+    status, _, body = _quiet(f"{base}/metrics", headers)
+    text = body[:200_000].decode("utf-8", "replace") if status == 200 else ""
+    for mark, name in (("vllm:", "vllm"), ("sglang:", "sglang"), ("llamacpp:", "llama.cpp"), ("tgi_", "tgi")):
+        if mark in text:
+            kind = kind or name
+    for route, name in _ROUTES:
+        if kind and kind != name:
+            continue
+        status, _, body = _quiet(f"{base}{route}", headers)
+        if status != 200:
+            continue
+        try:
+            data = json.loads(body)
+        except ValueError:
+            continue
+        if name == "gradio" and not (isinstance(data, dict) and "dependencies" in data):
+            continue
+        kind = kind or name
+        version = str(data.get("version") or data.get("build_info") or "") if isinstance(data, dict) else ""
+        break
+    if not kind and "x-request-id" in seen and "transformers" in seen.get("server", ""):
+        kind = "transformers"
+    return kind or "unknown", version, bool(text.strip())
+
+
+def _quiet(url: str, headers: dict[str, str] | None) -> tuple[int, dict[str, str], bytes]:
+    try:
+        return fetch(url, headers, 3.0)
+    except UnobservableError:
+        return 0, {}, b""
+
+
+def api_key(file: str | None) -> str:
+    """The key from a file, else from DSTUNE_API_KEY or OPENAI_API_KEY, else "". Never reported."""
+    if file:
+        try:
+            with open(file, encoding="utf-8") as f:
+                return f.read().strip()
+        except OSError as error:
+            raise DstuneError(f"{file}: {error.strerror}", "", say("a file that holds nothing but the key", "只含密钥的文件")) from None
+    return os.environ.get("DSTUNE_API_KEY") or os.environ.get("OPENAI_API_KEY") or ""

@@ -1,0 +1,150 @@
+"""One trial: warm-up, load, figures. The caller draws progress and samples the GPU."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import resource
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from dstune.load.answers import Reply, read
+from dstune.load.client import Answer, Pool, Target, closed_loop, now, open_loop, run
+from dstune.load.detect import Server
+from dstune.load.stats import outcome
+from dstune.load.workload import Bodies, poisson
+from dstune.model import Trial, Value, Workload
+
+ROUTE = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
+CONNECTIONS = 512
+"""What one process drives without becoming the bottleneck (benchmarks/load_client.py)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to load. Either `duration_s` or `requests` bounds the run; both may."""
+
+    workload: Workload
+    profile: str = "chat"
+    model: str = ""
+    duration_s: float | None = 30.0
+    requests: int | None = None
+    stream: bool = True
+    warmup: int = 1
+    timeout_s: float = 120.0
+    headers: tuple[tuple[str, str], ...] = ()
+    extra: dict[str, Any] = field(default_factory=dict)
+    warm: bool = False
+    seed: int = 1
+    verify_tls: bool = True
+
+
+@dataclass(slots=True)
+class Live:
+    """What progress may show while a trial runs: answers so far, by the raw client (not yet parsed)."""
+
+    started: float = 0.0
+    done: int = 0
+    failed: int = 0
+    first_bytes: list[float] = field(default_factory=list)
+
+
+def trial(server: Server, options: Options, live: Live | None = None, tick: Callable[[Live], None] | None = None) -> tuple[Trial, list[Reply]]:
+    """Loads the server once. Ctrl-C ends the load and gives the report so far (`outcome["interrupted"]`)."""
+    live = live or Live()
+    target = Target(server.base + ROUTE[server.dialect], options.headers, options.timeout_s, options.verify_tls)
+    body = Bodies(options.profile, options.model, options.workload.output_tokens, server.dialect, options.stream, options.warm, options.extra)
+    answers: list[Answer] = []
+    cpu = time.process_time()
+    interrupted, opened = run(_main(target, body, options, answers, live, tick))
+    spent = time.process_time() - cpu
+    replies = [read(a) for a in answers if a.error != "cancelled"]
+    figures = outcome(replies, options.workload, {"cpu_s": spent, "connections": opened})
+    figures["client_parse_cpu_s"] = round(time.process_time() - cpu - spent, 4)
+    figures["client_rss_mib"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
+    if interrupted:
+        figures["interrupted"] = True
+    served = next((r.served for r in replies if r.served), "")
+    settings: dict[str, Value] = {
+        "url": server.base, "server": server.kind, "server_version": server.version, "model": served or options.model, "profile": options.profile,
+        "dialect": server.dialect, "stream": options.stream, "warmup": options.warmup,
+    }  # fmt: skip
+    return Trial(options.workload, settings, figures), replies
+
+
+async def _main(
+    target: Target, body: Bodies, options: Options, answers: list[Answer], live: Live, tick: Callable[[Live], None] | None
+) -> tuple[bool, int]:
+    pool = Pool(target)
+
+    def make(number: int) -> bytes:
+        return target.request(body(number))
+
+    if options.warmup:
+        await closed_loop(pool, lambda n: make(-1 - n), min(options.warmup, options.workload.concurrency), options.warmup, 60.0, lambda a: None)
+    live.started = now()
+
+    def seen(answer: Answer) -> None:
+        answers.append(answer)
+        live.done += 1
+        live.failed += bool(answer.error) or answer.status >= 400
+        if answer.pieces:
+            live.first_bytes.append(answer.pieces[0][0] - answer.due)
+
+    work = options.workload
+    if work.rate is None:
+        load = closed_loop(pool, make, work.concurrency, options.requests, options.duration_s, seen)
+    else:
+        load = open_loop(pool, make, poisson(work.rate, options.duration_s, options.requests, options.seed), seen)
+    task = asyncio.create_task(load)
+    interrupted = False
+    try:
+        while not task.done():
+            await asyncio.wait({task}, timeout=0.5)
+            if tick is not None:
+                tick(live)
+        task.result()
+    except asyncio.CancelledError:
+        interrupted = True
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    finally:
+        pool.close()
+    return interrupted, pool.opened
+
+
+def sweep(workload: Workload, step: Callable[[Workload], dict[str, Any]], limit: int = CONNECTIONS) -> Iterable[dict[str, Any]]:
+    """Doubles the concurrency until throughput stops growing (< 8 %), errors appear, or the objective breaks; then says why.
+
+    `step` runs one trial and gives its outcome; each outcome gets `concurrency`, the last one `stopped` (the reason) and `knee`
+    (the concurrency worth running: the last that raised throughput by 8 %).
+    """
+    best, knee = 0.0, 1
+    for power in itertools.count():
+        concurrency = 2**power
+        figures = step(replace(workload, concurrency=concurrency, rate=None))
+        figures["concurrency"] = concurrency
+        failed, ok = figures["requests"]["failed"], figures["requests"]["ok"]
+        rate = figures["output_tok_s"]
+        kept = figures.get("goodput", {}).get("share", 1.0)
+        reason = ""
+        if failed > 0.02 * max(1, ok + failed):
+            reason = "errors"
+        elif kept < 0.9:
+            reason = "objective"
+        elif power and rate < 1.08 * best:
+            reason = "throughput"
+        elif concurrency * 2 > limit:
+            reason = "limit"
+        elif figures.get("interrupted"):
+            reason = "interrupted"
+        if reason in ("", "limit", "interrupted"):
+            knee = concurrency
+        best = max(best, rate)
+        if reason:
+            figures["stopped"], figures["knee"] = reason, knee
+        yield figures
+        if reason:
+            return

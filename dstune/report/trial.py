@@ -1,0 +1,76 @@
+"""A trial for a person: a table of latencies, rates, errors, and a histogram of the first token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dstune.lang import say
+from dstune.model import Trial
+from dstune.report.text import cells
+
+_ROWS = (
+    ("ttft_ms", "first token", "首 token"), ("itl_ms", "between tokens", "token 间隔"), ("tpot_ms", "per output token", "每输出 token"),
+    ("e2e_ms", "whole answer", "完整回答"),
+)  # fmt: skip
+_WHY = {
+    "errors": ("errors appeared", "出现错误"), "objective": ("the objective broke", "目标未达成"), "throughput": ("throughput stopped growing", "吞吐不再增长"),
+    "limit": ("the client's limit was reached", "达到客户端上限"), "interrupted": ("interrupted", "被中断"),
+}  # fmt: skip
+
+
+def pad(text: str, width: int) -> str:
+    """The text and blanks to `width` columns."""
+    return text + " " * max(0, width - cells(text))
+
+
+def trial_text(trial: Trial) -> str:
+    """One trial."""
+    o, s, w = trial.outcome, trial.settings, trial.workload
+    load = say(f"{w.rate:g} requests/s", f"{w.rate:g} 请求/秒") if w.rate is not None else say(f"{w.concurrency} clients", f"{w.concurrency} 个客户端")
+    out = [
+        f"{s.get('server')} {s.get('server_version') or ''}".strip() + f" · {s.get('model')} · {load} · {s.get('profile')}",
+        say(
+            f"{o['requests']['ok']} answered, {o['requests']['failed']} failed in {o['duration_s']:.1f} s; "
+            f"{o['output_tokens']} tokens (counted by {o['tokens_counted_by'] or '-'})",
+            f"{o['duration_s']:.1f} 秒内回答 {o['requests']['ok']} 个，失败 {o['requests']['failed']} 个；{o['output_tokens']} 个 token（来源：{o['tokens_counted_by'] or '-'}）",
+        ),
+        "",
+        f"{pad('ms', 18)}{'mean':>9}{'p50':>9}{'p90':>9}{'p95':>9}{'p99':>9}",
+    ]
+    for key, en, zh in _ROWS:
+        row = o.get(key)
+        if row:
+            out.append(pad(say(en, zh), 18) + "".join(f"{row[k]:>9.1f}" for k in ("mean", "p50", "p90", "p95", "p99")))
+    rate = say(f"{o['output_tok_s']:.1f} tokens/s, {o['request_s']:.2f} requests/s", f"{o['output_tok_s']:.1f} token/秒，{o['request_s']:.2f} 请求/秒")
+    if o.get("steady"):
+        rate += say(f"; {o['steady']['output_tok_s']:.1f} tokens/s in the steady {o['steady']['seconds']:.0f} s", f"；稳态 {o['steady']['seconds']:.0f} 秒内 {o['steady']['output_tok_s']:.1f} token/秒")
+    out += ["", rate]
+    if o.get("goodput"):
+        g = o["goodput"]
+        out.append(say(f"goodput: {g['request_s']:.2f} requests/s, {g['share']:.0%} within the objective", f"goodput：{g['request_s']:.2f} 请求/秒，{g['share']:.0%} 达成目标"))
+    for kind, count in o["errors"].items():
+        words = o["error_words"].get(kind, "")
+        out.append(f"! {count} × {kind}" + (f": {words[:120]}" if words else ""))
+    if o.get("client_bottleneck"):
+        out.append(say("! the client was the bottleneck: these figures are not the server's", "! 瓶颈在客户端：这些数字不代表服务端"))
+    if o.get("interrupted"):
+        out.append(say("interrupted: the figures so far", "已中断：以上为目前的数字"))
+    return "\n".join(out)
+
+
+def trials_text(trials: tuple[Trial, ...]) -> str:
+    """One trial in full, or a table of several with the knee of a sweep."""
+    if len(trials) == 1:
+        return trial_text(trials[0])
+    head = f"{'clients':>8}{'tok/s':>10}{'ttft p50':>10}{'ttft p95':>10}{'itl p50':>10}{'failed':>8}"
+    out = [head, *(_row(t.outcome, t) for t in trials)]
+    last = trials[-1].outcome
+    if "knee" in last:
+        out += ["", say(f"knee: {last['knee']} clients ({_WHY[last['stopped']][0]})", f"拐点：{last['knee']} 个客户端（{_WHY[last['stopped']][1]}）")]
+    return "\n".join(out)
+
+
+def _row(o: dict[str, Any], t: Trial) -> str:
+    ttft, itl = o.get("ttft_ms") or {}, o.get("itl_ms") or {}
+    cell = [f"{v:>10.1f}" if v is not None else f"{'-':>10}" for v in (ttft.get("p50"), ttft.get("p95"), itl.get("p50"))]
+    return f"{t.workload.concurrency:>8}{o['output_tok_s']:>10.1f}{''.join(cell)}{o['requests']['failed']:>8}"

@@ -35,8 +35,9 @@ def _card(evidence: Evidence) -> Iterator[Fact]:
         except DstuneError:
             continue
         source = f"catalogue: {card.id}"
-        yield Fact(name.subject, "compute_capability", card.compute_capability, source)
-        yield Fact(name.subject, "unified_memory", card.unified_memory, source)
+        if card.compute_capability:
+            yield Fact(name.subject, "compute_capability", card.compute_capability, source)
+        yield Fact(name.subject, "unified_memory", card.unified, source)
         if card.memory_mib:
             yield Fact(name.subject, "memory_total_mib", card.memory_mib, source)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from dstune.catalog.rules import parts, rules, wanted
 from dstune.catalog.vocabulary import typed
@@ -96,7 +96,9 @@ def _judge(rule: Rule, evidence: Evidence, view: View, hits: dict[int, dict[int,
         return None, open_
     if rule.consequence and best.confidence != "low":
         best = replace(best, confidence="low")
-    return replace(best, evidence=tuple(sorted(cites, key=lambda c: (c.line is None, c.source, c.line or 0))[:12])), open_ or rule.consequence
+    return replace(
+        best, evidence=tuple(sorted(cites, key=lambda c: (c.line is None, c.source, c.line or 0))[:12])
+    ), open_ or rule.consequence
 
 
 def _suits(fix: Fix, lookup: Lookup) -> bool:
@@ -121,7 +123,7 @@ def _plain(value: Any) -> Any:
 
 def _fires(
     rule: Rule, way: Way, evidence: Evidence, view: View, hits: dict[int, list[Hit]]
-) -> Iterator[tuple[Confidence | str, Lookup, str, str, list[Cite]]]:
+) -> Iterator[tuple[Confidence | Literal[""], Lookup, str, str, list[Cite]]]:
     """(confidence, names, subject, source, evidence) for each instance that fires; confidence "" for one that stays open."""
     needed, total = wanted(way), len(parts(way))
     if any(p not in hits for p in range(needed)) or any(p in hits for p in range(needed, total)):
@@ -139,7 +141,7 @@ def _fires(
             refuted = evaluate(way.unless, lookup) if way.unless else False
             if refuted is not UNKNOWN and refuted:
                 continue
-            confidence: Confidence | str = way.doubt if value is UNKNOWN else way.confidence
+            confidence: Confidence | Literal[""] = way.doubt if value is UNKNOWN else way.confidence
             if value is UNKNOWN and not needed:
                 # a pure fact rule over a gap is open only when part of its condition was read and holds
                 if not _touched(way, view, subject, own):

@@ -22,7 +22,9 @@ _RULES: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\b[\w.+-]+@[\w-]+\.[\w.-]*[a-z]\b"), "<email>"),
     (re.compile(r"\bGPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"), "GPU-<redacted>"),
 )
-_TOO_COMMON = frozenset(("root", "user", "ubuntu", "admin", "localhost", "docker", "app", "host", "runner", "model", "main", "work"))
+_TOO_COMMON = frozenset(
+    ("root", "user", "ubuntu", "admin", "localhost", "docker", "app", "host", "runner", "model", "main", "work")
+)
 
 
 @cache

@@ -37,7 +37,8 @@ def load(*names: str) -> dict[str, dict[str, Any]]:
     """Parsed TOML of a file (`facts.toml`) or a folder (`symptoms`) below the recipes, by file stem."""
     where = root().joinpath(*names)
     files = sorted(where.glob("*.toml")) if where.is_dir() else [where]
-    return compiled("-".join(names), files, lambda: {f.stem: parse_toml(f) for f in files})
+    found: dict[str, dict[str, Any]] = compiled("-".join(names), files, lambda: {f.stem: parse_toml(f) for f in files})
+    return found
 
 
 def compiled(name: str, files: list[Path], build: Callable[[], Any]) -> Any:
@@ -53,17 +54,17 @@ def compiled(name: str, files: list[Path], build: Callable[[], Any]) -> Any:
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     kept = os.path.join(base, "dstune", f"{name}-{stamp.hexdigest()[:16]}.bin")
     try:
-        with open(kept, "rb") as f:
-            if os.fstat(f.fileno()).st_uid in (os.getuid(), 0):  # marshal trusts its input: read only what is ours
-                return marshal.load(f)
+        with open(kept, "rb") as cached:
+            if os.fstat(cached.fileno()).st_uid in (os.getuid(), 0):  # marshal trusts its input: read only what is ours
+                return marshal.load(cached)
     except (OSError, ValueError, EOFError, TypeError):
         pass
     value = build()
     try:
         os.makedirs(os.path.dirname(kept), exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=os.path.dirname(kept))
-        with os.fdopen(handle, "wb") as f:
-            marshal.dump(value, f)
+        with os.fdopen(handle, "wb") as fresh:
+            marshal.dump(value, fresh)
         os.replace(temporary, kept)
         _forget_older(kept, name)
     except OSError:

@@ -81,7 +81,9 @@ def wanted(way: Way) -> int:
 
 def _check(cause: str, table: dict[str, Any], known: set[str], where: str) -> None:
     if unknown := set(table) - known:
-        raise RecipeError(f"symptoms/{cause}.toml: {where}{sorted(unknown)[0]} is no key of a recipe", f"known: {', '.join(sorted(known))}")
+        raise RecipeError(
+            f"symptoms/{cause}.toml: {where}{sorted(unknown)[0]} is no key of a recipe", f"known: {', '.join(sorted(known))}"
+        )
 
 
 def _many(value: str | list[str]) -> tuple[str, ...]:
@@ -119,5 +121,7 @@ def _example(cause: str, t: dict[str, Any]) -> Example:
 
 def conditions(rule: Rule) -> list[str]:
     """Every condition and expression of a rule, parsed once to prove that it can be."""
-    texts = [c for w in rule.ways for c in (w.when, w.unless)] + [c for f in rule.fixes for c in (f.when, f.verify, *f.set.values())]
+    texts = [c for w in rule.ways for c in (w.when, w.unless)] + [
+        c for f in rule.fixes for c in (f.when, f.verify, *f.set.values())
+    ]
     return [c for c in texts if c and parse(c)]

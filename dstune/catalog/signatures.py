@@ -41,7 +41,7 @@ class Signature:
 def signatures() -> tuple[Signature, ...]:
     """Every signature of every recipe, in recipe order."""
     files = sorted(root().joinpath("symptoms").glob("*.toml")) + sorted(root().joinpath("log_facts").glob("*.toml"))
-    return tuple(Signature(*row[:5], tuple(row[5])) for row in compiled("signatures", files, _build))
+    return tuple(Signature(c, w, p, k, t, tuple(fixed)) for c, w, p, k, t, fixed in compiled("signatures", files, _build))
 
 
 @cache

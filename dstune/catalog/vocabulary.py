@@ -56,7 +56,9 @@ _SIZE = re.compile(r"([\d.,]+)\s*([KMGT]?)(i?)(?:[Bb](?:ytes?)?)?\b")
 _NUMBER = re.compile(r"[-+]?\d[\d,_]*(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _POWER = {"K": 1, "M": 2, "G": 3, "T": 4}
 _TRUE = frozenset(("true", "yes", "on", "1", "y", "installed", "present", "ok", "enabled", "是", "有"))
-_FALSE = frozenset(("false", "no", "off", "0", "n", "missing", "absent", "none", "not installed", "disabled", "否", "无", "没有"))
+_FALSE = frozenset(
+    ("false", "no", "off", "0", "n", "missing", "absent", "none", "not installed", "disabled", "否", "无", "没有")
+)
 
 
 def to_mib(text: str) -> float | None:

@@ -11,13 +11,22 @@ from dstune.lang import say
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("Find the root cause in logs, code, launch files and this host", "从日志、代码、启动文件和本机中找出根因"),
-    "recommend": ("Choose engine and settings for a GPU, with predicted memory and speed", "为显卡选择引擎与参数，并预测显存和速度"),
+    "recommend": (
+        "Choose engine and settings for a GPU, with predicted memory and speed",
+        "为显卡选择引擎与参数，并预测显存和速度",
+    ),
     "estimate": ("Memory and speed of one fixed configuration, part by part", "某个固定配置的显存与速度，逐项列出"),
     "fix": ("Show (and with --write apply) the fixes for your files as a diff", "以 diff 显示修复，加 --write 才写入"),
     "undo": ("Take back the last fix, byte for byte", "逐字节撤销上一次修复"),
-    "generate": ("Write a Dockerfile, compose file, launch script or config for a GPU", "为显卡生成 Dockerfile、compose、启动脚本或配置"),
+    "generate": (
+        "Write a Dockerfile, compose file, launch script or config for a GPU",
+        "为显卡生成 Dockerfile、compose、启动脚本或配置",
+    ),
     "bench": ("Load a server for half a minute: latency, throughput, errors", "对服务压测半分钟：延迟、吞吐、错误"),
-    "probe": ("Record what this machine says: GPU, driver, Python, container, servers", "记录本机：显卡、驱动、Python、容器、服务"),
+    "probe": (
+        "Record what this machine says: GPU, driver, Python, container, servers",
+        "记录本机：显卡、驱动、Python、容器、服务",
+    ),
     "explain": ("Explain a cause, or list all of them", "解释一个病因，或列出全部"),
 }
 ALIASES = {"loadtest": "bench", "patch": "fix", "diagnose": "doctor", "check": "doctor"}
@@ -42,7 +51,13 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (the reader left; nothing more can be said to it)
         return Exit.OK
     except OSError as error:
-        _tell(DstuneError(f"{error.filename or 'input/output'}: {error.strerror or error}", "", say("check the path, permissions and free space", "检查路径、权限和剩余空间")))
+        _tell(
+            DstuneError(
+                f"{error.filename or 'input/output'}: {error.strerror or error}",
+                "",
+                say("check the path, permissions and free space", "检查路径、权限和剩余空间"),
+            )
+        )
         return Exit.UNOBSERVABLE
     except Exception:
         return _bug()

@@ -24,11 +24,26 @@ _SEVERITY = {"error": 3, "warning": 2, "info": 1}
     )
 )
 @click.argument("files", nargs=-1, type=click.Path())
-@click.option("--log", "logs", multiple=True, type=click.Path(), help=say("A file to read as a log, whatever its name.", "按日志读取的文件。"))
-@click.option("--endpoint", help=say("URL of a running server to read (/health, /v1/models, /metrics).", "正在运行的服务的 URL。"))
+@click.option(
+    "--log",
+    "logs",
+    multiple=True,
+    type=click.Path(),
+    help=say("A file to read as a log, whatever its name.", "按日志读取的文件。"),
+)
+@click.option(
+    "--endpoint", help=say("URL of a running server to read (/health, /v1/models, /metrics).", "正在运行的服务的 URL。")
+)
 @click.option("--metrics", type=click.Path(), help=say("A saved /metrics scrape.", "保存下来的 /metrics。"))
-@click.option("--facts", "said_facts", type=click.Path(), help=say("Flat JSON of facts about a machine that is elsewhere.", "描述另一台机器的 JSON。"))
-@click.option("--model", "models", multiple=True, type=click.Path(), help=say("A model directory to check.", "要检查的模型目录。"))
+@click.option(
+    "--facts",
+    "said_facts",
+    type=click.Path(),
+    help=say("Flat JSON of facts about a machine that is elsewhere.", "描述另一台机器的 JSON。"),
+)
+@click.option(
+    "--model", "models", multiple=True, type=click.Path(), help=say("A model directory to check.", "要检查的模型目录。")
+)
 @click.option("--python", help=say("Interpreter of the server's environment.", "服务所用环境的 Python。"))
 @click.option("--no-host", is_flag=True, help=say("Do not look at this machine.", "不查看本机。"))
 @click.option("--only", multiple=True, help=say("Judge only these causes.", "只判断这些病因。"))
@@ -101,7 +116,13 @@ def gather(
     if look or python or models:
         from dstune.probes import collect
 
-        seen = seen.merged(collect(None if look else (["software"] if python else []) + (["models"] if models else []), python=python, model_dirs=models))
+        seen = seen.merged(
+            collect(
+                None if look else (["software"] if python else []) + (["models"] if models else []),
+                python=python,
+                model_dirs=models,
+            )
+        )
     return seen
 
 
@@ -112,7 +133,9 @@ def _said(path: str) -> Evidence:
         with open(path, encoding="utf-8") as f:
             data: Any = json.load(f)
     except (OSError, ValueError) as error:
-        raise DstuneError(f"{path}: {say('no readable JSON', '不是可读的 JSON')}", str(error), '{"gpu.name": "Tesla T4"}') from None
+        raise DstuneError(
+            f"{path}: {say('no readable JSON', '不是可读的 JSON')}", str(error), '{"gpu.name": "Tesla T4"}'
+        ) from None
     if not isinstance(data, dict):
         raise DstuneError(f"{path}: {say('not an object', '不是对象')}", "", '{"gpu.name": "Tesla T4"}')
     items = said(data, path)

@@ -12,9 +12,16 @@ from dstune.lang import pick, say
 from dstune.model import to_json
 
 
-@click.command(help=say("Explain CAUSE (an id that doctor prints); without it, list all causes.", "解释 CAUSE（doctor 给出的 id）；不带参数则列出全部。"))
+@click.command(
+    help=say(
+        "Explain CAUSE (an id that doctor prints); without it, list all causes.",
+        "解释 CAUSE（doctor 给出的 id）；不带参数则列出全部。",
+    )
+)
 @click.argument("cause", required=False)
-@click.option("--facts", "show_facts", is_flag=True, help=say("List the fact names that --facts takes.", "列出 --facts 可用的名称。"))
+@click.option(
+    "--facts", "show_facts", is_flag=True, help=say("List the fact names that --facts takes.", "列出 --facts 可用的名称。")
+)
 @common
 def command(cause: str | None, show_facts: bool, as_json: bool) -> None:
     from dstune.catalog.rules import find, rules
@@ -23,7 +30,18 @@ def command(cause: str | None, show_facts: bool, as_json: bool) -> None:
         from dstune.catalog.vocabulary import terms
 
         if as_json:
-            click.echo(json.dumps({"schema": "dstune.report/1", "command": "explain", "version": __version__, "facts": {n: {"type": t.type, **t.meaning} for n, t in terms().items()}}, ensure_ascii=False, indent=1))
+            click.echo(
+                json.dumps(
+                    {
+                        "schema": "dstune.report/1",
+                        "command": "explain",
+                        "version": __version__,
+                        "facts": {n: {"type": t.type, **t.meaning} for n, t in terms().items()},
+                    },
+                    ensure_ascii=False,
+                    indent=1,
+                )
+            )
             return
         for name, term in terms().items():
             click.echo(f"{name:36} {term.type:8} {pick(term.meaning)}")
@@ -31,7 +49,13 @@ def command(cause: str | None, show_facts: bool, as_json: bool) -> None:
     if cause:
         rule = find(cause)
         if as_json:
-            click.echo(json.dumps({"schema": "dstune.report/1", "command": "explain", "version": __version__, "rule": to_json(rule)}, ensure_ascii=False, indent=1))
+            click.echo(
+                json.dumps(
+                    {"schema": "dstune.report/1", "command": "explain", "version": __version__, "rule": to_json(rule)},
+                    ensure_ascii=False,
+                    indent=1,
+                )
+            )
             return
         from dstune.report.text import recipe
 
@@ -39,7 +63,13 @@ def command(cause: str | None, show_facts: bool, as_json: bool) -> None:
         return
     if as_json:
         listed = [{"cause": r.cause, "title": r.title, "severity": r.severity} for r in rules().values()]
-        click.echo(json.dumps({"schema": "dstune.report/1", "command": "explain", "version": __version__, "rules": listed}, ensure_ascii=False, indent=1))
+        click.echo(
+            json.dumps(
+                {"schema": "dstune.report/1", "command": "explain", "version": __version__, "rules": listed},
+                ensure_ascii=False,
+                indent=1,
+            )
+        )
         return
     width = max(map(len, rules()), default=0)
     for rule in rules().values():

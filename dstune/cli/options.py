@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -41,7 +42,9 @@ class _Lazy(click.Group):
 
             close = difflib.get_close_matches(name, COMMANDS, 1, 0.5)
             raise DstuneError(
-                say(f"no command is called {name!r}", f"没有名为 {name!r} 的命令"), "", f"dstune {close[0]}" if close else "dstune --help"
+                say(f"no command is called {name!r}", f"没有名为 {name!r} 的命令"),
+                "",
+                f"dstune {close[0]}" if close else "dstune --help",
             )
         return super().resolve_command(ctx, args)
 
@@ -69,14 +72,24 @@ def group() -> click.Group:
 def lang_option() -> click.Option:
     """`--lang`, read before anything else by `lang.detect`; here only so that it is accepted and listed."""
     return click.Option(
-        ["--lang"], type=click.Choice(["en", "zh"]), expose_value=False, help=say("Language (default: from the locale).", "语言（默认取自系统区域设置）。")
+        ["--lang"],
+        type=click.Choice(["en", "zh"]),
+        expose_value=False,
+        help=say("Language (default: from the locale).", "语言（默认取自系统区域设置）。"),
     )
 
 
 def common(function: Callable[..., Any]) -> Callable[..., Any]:
     """Adds `--json` and `--lang`."""
-    function = click.option("--lang", type=click.Choice(["en", "zh"]), expose_value=False, help=say("Language (default: from the locale).", "语言（默认取自系统区域设置）。"))(function)
-    return click.option("--json", "as_json", is_flag=True, help=say("Machine-readable output on stdout.", "向标准输出打印 JSON。"))(function)
+    function = click.option(
+        "--lang",
+        type=click.Choice(["en", "zh"]),
+        expose_value=False,
+        help=say("Language (default: from the locale).", "语言（默认取自系统区域设置）。"),
+    )(function)
+    return click.option(
+        "--json", "as_json", is_flag=True, help=say("Machine-readable output on stdout.", "向标准输出打印 JSON。")
+    )(function)
 
 
 def evidence_option(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -102,7 +115,9 @@ def load_evidence(paths: Sequence[str]) -> Evidence:
                     data = json.load(f)
                 found = found.merged(from_json(Evidence, data.get("evidence", data) if isinstance(data, dict) else None))
             except (ValueError, TypeError, KeyError, AttributeError):
-                raise DstuneError(say(f"{file} is no evidence of dstune", f"{file} 不是 dstune 的证据文件"), "", "dstune probe -o ev.json") from None
+                raise DstuneError(
+                    say(f"{file} is no evidence of dstune", f"{file} 不是 dstune 的证据文件"), "", "dstune probe -o ev.json"
+                ) from None
     return found
 
 
@@ -112,6 +127,21 @@ def emit(report: Report, as_json: bool) -> None:
 
     text = FORMATS["json" if as_json else "text"](report)
     click.echo(text)
+
+
+def save(path: str, text: str) -> None:
+    """Writes one of our own files whole or not at all: beside it first, then renamed. Raises `OSError`."""
+    handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path) or ".", prefix=".dstune-")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as f:
+            f.write(text)
+            f.flush()
+            os.fsync(f.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
 
 
 def empty(command: str) -> Report:

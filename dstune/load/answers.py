@@ -151,7 +151,11 @@ def _usage(event: dict[str, Any], reply: Reply) -> None:
     reply.served = reply.served or str(event.get("model") or "")
     usage = event.get("usage")
     if isinstance(usage, dict) and usage.get("completion_tokens") is not None:
-        reply.prompt_tokens, reply.output_tokens, reply.counted = usage.get("prompt_tokens"), usage["completion_tokens"], "usage"
+        reply.prompt_tokens, reply.output_tokens, reply.counted = (
+            usage.get("prompt_tokens"),
+            usage["completion_tokens"],
+            "usage",
+        )
         reply.cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
 
 

@@ -59,7 +59,12 @@ class Target:
         host = parts.hostname or ""
         host = f"[{host}]" if ":" in host else host
         port = f":{parts.port}" if parts.port else ""
-        lines = [f"{method} {where} HTTP/1.1", f"Host: {host}{port}", "Accept: text/event-stream, application/json", "User-Agent: dstune"]
+        lines = [
+            f"{method} {where} HTTP/1.1",
+            f"Host: {host}{port}",
+            "Accept: text/event-stream, application/json",
+            "User-Agent: dstune",
+        ]
         lines += [f"{k}: {v}" for k, v in self.headers]
         if method == "POST":
             lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
@@ -265,7 +270,9 @@ Make = Callable[[int], bytes]
 Seen = Callable[[Answer], None]
 
 
-async def closed_loop(pool: Pool, make: Make, concurrency: int, requests: int | None, duration_s: float | None, seen: Seen) -> None:
+async def closed_loop(
+    pool: Pool, make: Make, concurrency: int, requests: int | None, duration_s: float | None, seen: Seen
+) -> None:
     """`concurrency` clients that each ask again when their answer is complete, until `requests` were sent or time is up."""
     numbers = _numbers(requests)
     await pool.open(min(concurrency, requests or concurrency))
@@ -300,6 +307,7 @@ async def open_loop(pool: Pool, make: Make, arrivals: AsyncIterator[float] | Ite
 
 
 async def _asked(pool: Pool, make: Make, answer: Answer, seen: Seen) -> None:
+    answer.due = min(answer.due, now())  # uvloop's timers have steps of 1 ms and may wake early
     try:
         await pool.send(make(answer.number), answer)
     finally:

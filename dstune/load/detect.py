@@ -36,12 +36,20 @@ def fetch(url: str, headers: dict[str, str] | None = None, timeout_s: float = 5.
     request = urllib.request.Request(url, headers=headers or {})
     try:
         with opener.open(request, timeout=timeout_s) as answer:
-            return answer.status, {k.lower(): v for k, v in answer.headers.items()} | {"x-final-url": answer.url}, answer.read(4 << 20)
+            return (
+                answer.status,
+                {k.lower(): v for k, v in answer.headers.items()} | {"x-final-url": answer.url},
+                answer.read(4 << 20),
+            )
     except urllib.error.HTTPError as error:
         return error.code, {k.lower(): v for k, v in (error.headers or {}).items()}, error.read(1 << 20)
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
-        raise UnobservableError(say(f"{url} does not answer", f"{url} 没有响应"), str(reason), say("check address, port and that the server runs", "检查地址、端口以及服务是否在运行")) from None
+        raise UnobservableError(
+            say(f"{url} does not answer", f"{url} 没有响应"),
+            str(reason),
+            say("check address, port and that the server runs", "检查地址、端口以及服务是否在运行"),
+        ) from None
 
 
 def detect(url: str, headers: dict[str, str] | None = None) -> Server:
@@ -50,7 +58,9 @@ def detect(url: str, headers: dict[str, str] | None = None) -> Server:
         url = "http://" + url
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise DstuneError(say(f"{url!r} is no http address", f"{url!r} 不是 http 地址"), "", "dstune bench http://127.0.0.1:8000")
+        raise DstuneError(
+            say(f"{url!r} is no http address", f"{url!r} 不是 http 地址"), "", "dstune bench http://127.0.0.1:8000"
+        )
     path = parts.path.rstrip("/")
     dialect = "completions" if path.endswith("/completions") and not path.endswith("/chat/completions") else "chat"
     for tail in ("/chat/completions", "/completions", "/models", "/v1"):
@@ -65,12 +75,19 @@ def detect(url: str, headers: dict[str, str] | None = None) -> Server:
     if kind == "gradio":
         return Server("gradio", base, (), version, "gradio")
     if status in (401, 403):
-        raise UnobservableError(say(f"{base} wants an API key (HTTP {status})", f"{base} 需要 API key（HTTP {status}）"), "", "OPENAI_API_KEY=… dstune bench …, or --api-key-file FILE")
+        raise UnobservableError(
+            say(f"{base} wants an API key (HTTP {status})", f"{base} 需要 API key（HTTP {status}）"),
+            "",
+            "OPENAI_API_KEY=… dstune bench …, or --api-key-file FILE",
+        )
     if kind == "unknown" and status == 404:
         raise UnobservableError(
             say(f"{base} answers, but is no server that dstune knows", f"{base} 有响应，但不是 dstune 认识的服务"),
             say(f"/v1/models gives HTTP {status}", f"/v1/models 返回 HTTP {status}"),
-            say("give the base address of an OpenAI-compatible server, or --gradio URL", "给出 OpenAI 兼容服务的基础地址，或用 --gradio URL"),
+            say(
+                "give the base address of an OpenAI-compatible server, or --gradio URL",
+                "给出 OpenAI 兼容服务的基础地址，或用 --gradio URL",
+            ),
         )
     return Server(kind, base, models, version, dialect, metrics)
 
@@ -83,7 +100,14 @@ def _models(status: int, body: bytes) -> tuple[tuple[str, ...], str]:
         return (), ""
 
 
-_OWNERS = {"vllm": "vllm", "sglang": "sglang", "me": "llama-cpp-python", "llamacpp": "llama.cpp", "library": "ollama", "lmdeploy": "lmdeploy"}
+_OWNERS = {
+    "vllm": "vllm",
+    "sglang": "sglang",
+    "me": "llama-cpp-python",
+    "llamacpp": "llama.cpp",
+    "library": "ollama",
+    "lmdeploy": "lmdeploy",
+}
 _ROUTES = (
     ("/get_server_info", "sglang"), ("/version", "vllm"), ("/props", "llama.cpp"), ("/info", "tgi"), ("/api/version", "ollama"), ("/config", "gradio"),
 )  # fmt: skip
@@ -131,5 +155,7 @@ def api_key(file: str | None) -> str:
             with open(file, encoding="utf-8") as f:
                 return f.read().strip()
         except OSError as error:
-            raise DstuneError(f"{file}: {error.strerror}", "", say("a file that holds nothing but the key", "只含密钥的文件")) from None
+            raise DstuneError(
+                f"{file}: {error.strerror}", "", say("a file that holds nothing but the key", "只含密钥的文件")
+            ) from None
     return os.environ.get("DSTUNE_API_KEY") or os.environ.get("OPENAI_API_KEY") or ""

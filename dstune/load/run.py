@@ -51,11 +51,21 @@ class Live:
     first_bytes: list[float] = field(default_factory=list)
 
 
-def trial(server: Server, options: Options, live: Live | None = None, tick: Callable[[Live], None] | None = None) -> tuple[Trial, list[Reply]]:
+def trial(
+    server: Server, options: Options, live: Live | None = None, tick: Callable[[Live], None] | None = None
+) -> tuple[Trial, list[Reply]]:
     """Loads the server once. Ctrl-C ends the load and gives the report so far (`outcome["interrupted"]`)."""
     live = live or Live()
     target = Target(server.base + ROUTE[server.dialect], options.headers, options.timeout_s, options.verify_tls)
-    body = Bodies(options.profile, options.model, options.workload.output_tokens, server.dialect, options.stream, options.warm, options.extra)
+    body = Bodies(
+        options.profile,
+        options.model,
+        options.workload.output_tokens,
+        server.dialect,
+        options.stream,
+        options.warm,
+        options.extra,
+    )
     answers: list[Answer] = []
     cpu = time.process_time()
     interrupted, opened = run(_main(target, body, options, answers, live, tick))
@@ -83,7 +93,14 @@ async def _main(
         return target.request(body(number))
 
     if options.warmup:
-        await closed_loop(pool, lambda n: make(-1 - n), min(options.warmup, options.workload.concurrency), options.warmup, 60.0, lambda a: None)
+        await closed_loop(
+            pool,
+            lambda n: make(-1 - n),
+            min(options.warmup, options.workload.concurrency),
+            options.warmup,
+            60.0,
+            lambda a: None,
+        )
     live.started = now()
 
     def seen(answer: Answer) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections import Counter
@@ -60,7 +61,7 @@ def outcome(replies: Sequence[Reply], workload: Workload, client: dict[str, floa
     end = max((r.ended for r in replies), default=begin)
     span = max(end - begin, 1e-9)
     tokens = sum(r.output_tokens or 0 for r in good)
-    gaps = [b - a for r in good for a, b in zip(r.stamps, r.stamps[1:], strict=False)]
+    gaps = [b - a for r in good for a, b in itertools.pairwise(r.stamps)]
     steady = _steady(good, workload)
     errors = Counter(r.error for r in replies if r.error)
     words = {r.error: r.detail for r in replies if r.error and r.detail}

@@ -38,7 +38,9 @@ PROFILES: dict[str, tuple[str, ...]] = {
         "1+1等于几？请逐步推理，并将最终答案放在 \\boxed{} 中。",
     ),
 }
-_SENTENCE = "The harbour master wrote down the time, the wind and the name of every ship that came in before the fog closed the bay. "
+_SENTENCE = (
+    "The harbour master wrote down the time, the wind and the name of every ship that came in before the fog closed the bay. "
+)
 LONG_WORDS = 1500
 
 
@@ -57,10 +59,16 @@ def prompts(profile: str) -> Sequence[str]:
             lines = [line.strip() for line in f if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         known = ", ".join([*PROFILES, "long"])
-        raise DstuneError(say(f"profile {profile!r} is no name and no readable file", f"配置 {profile!r} 既不是名称也不是可读文件"), str(error), f"--profile {known}") from None
+        raise DstuneError(
+            say(f"profile {profile!r} is no name and no readable file", f"配置 {profile!r} 既不是名称也不是可读文件"),
+            str(error),
+            f"--profile {known}",
+        ) from None
     found = [_line(line) for line in lines]
     if not found:
-        raise DstuneError(say(f"{profile} holds no prompt", f"{profile} 中没有提示词"), "", say("one prompt a line", "每行一个提示词"))
+        raise DstuneError(
+            say(f"{profile} holds no prompt", f"{profile} 中没有提示词"), "", say("one prompt a line", "每行一个提示词")
+        )
     return found
 
 
@@ -82,7 +90,14 @@ class Bodies:
     """
 
     def __init__(
-        self, profile: str, model: str, max_tokens: int, dialect: str = "chat", stream: bool = True, warm: bool = False, extra: dict[str, Any] | None = None
+        self,
+        profile: str,
+        model: str,
+        max_tokens: int,
+        dialect: str = "chat",
+        stream: bool = True,
+        warm: bool = False,
+        extra: dict[str, Any] | None = None,
     ) -> None:
         self._prompts = prompts(profile)
         self._dialect, self._warm = dialect, warm

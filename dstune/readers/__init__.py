@@ -67,7 +67,10 @@ def recognise(path: str, text: str) -> str:
 
 
 def read_files(
-    paths: Sequence[str], kinds: dict[str, str] | None = None, stdin: IO[bytes] | None = None, progress: Callable[[str, int], None] | None = None
+    paths: Sequence[str],
+    kinds: dict[str, str] | None = None,
+    stdin: IO[bytes] | None = None,
+    progress: Callable[[str, int], None] | None = None,
 ) -> tuple[Evidence, list[Document]]:
     """Evidence of all files, and the ones that were read whole. `-` is standard input; `kinds` overrides recognition by path.
 
@@ -83,10 +86,14 @@ def read_files(
     return evidence, documents
 
 
-def _read_one(path: str, forced: str | None, stdin: IO[bytes], progress: Callable[[str, int], None] | None) -> tuple[Evidence, Document | None]:
+def _read_one(
+    path: str, forced: str | None, stdin: IO[bytes], progress: Callable[[str, int], None] | None
+) -> tuple[Evidence, Document | None]:
     name = "<stdin>" if path == "-" else path
     if path != "-" and os.path.isdir(path):
-        raise UnobservableError(f"{path} is a folder", say("files are read, not folders", "这里要的是文件"), f"dstune doctor {path}/*")
+        raise UnobservableError(
+            f"{path} is a folder", say("files are read, not folders", "这里要的是文件"), f"dstune doctor {path}/*"
+        )
     size = 0 if path == "-" else _size(path)
     report = (lambda done: progress(name, done)) if progress else None
     with stdin if path == "-" else open_log(path) as stream:
@@ -94,8 +101,9 @@ def _read_one(path: str, forced: str | None, stdin: IO[bytes], progress: Callabl
             head = stream.read(WHOLE + 1)
             if len(head) <= WHOLE:
                 return _read_whole(name, decoded(head, name), forced)
-            stream = _Joined(head, stream)
-        hits, facts = scanner("log").scan(blocks(stream, report), "log", name)
+            hits, facts = scanner("log").scan(blocks(_Joined(head, stream), report), "log", name)
+        else:
+            hits, facts = scanner("log").scan(blocks(stream, report), "log", name)
     return Evidence(tuple(facts), (), tuple(hits)), None
 
 
@@ -125,7 +133,9 @@ def decoded(data: bytes, name: str) -> str:
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         return data.decode("utf-16", "replace")
     if data[:4] == b"\x7fELF" or (data and data[:65536].count(0) > len(data[:65536]) // 8):
-        raise UnobservableError(f"{name} is a binary file", "", say("give a log, a source file or a configuration", "请给日志、源码或配置文件"))
+        raise UnobservableError(
+            f"{name} is a binary file", "", say("give a log, a source file or a configuration", "请给日志、源码或配置文件")
+        )
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -208,7 +218,9 @@ def _renumbered(new: Evidence, old: Evidence) -> Evidence:
         moved[subject] = name
     if all(a == b for a, b in moved.items()):
         return new
-    return Evidence(tuple(replace(f, subject=moved.get(f.subject, f.subject)) for f in new.facts), new.gaps, new.hits, new.origin)
+    return Evidence(
+        tuple(replace(f, subject=moved.get(f.subject, f.subject)) for f in new.facts), new.gaps, new.hits, new.origin
+    )
 
 
 PER_FILE = frozenset(("app", "generate", "transformers", "gradio", "client", "dockerfile", "compose", "tokenizer"))

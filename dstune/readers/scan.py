@@ -11,7 +11,7 @@ import io
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 from dstune.catalog.signatures import Signature, log_facts, signatures
 from dstune.catalog.vocabulary import normalise, to_mib, to_number
@@ -39,7 +39,9 @@ class Scanner:
             for literal in row.literals:
                 wanted.setdefault(literal, []).append(number)
         self._of = list(wanted.values())
-        self._automaton = ahocorasick_rs.AhoCorasick(list(wanted), matchkind=ahocorasick_rs.MatchKind.Standard) if wanted else None
+        self._automaton = (
+            ahocorasick_rs.AhoCorasick(list(wanted), matchkind=ahocorasick_rs.MatchKind.Standard) if wanted else None
+        )
         self._patterns: dict[int, re.Pattern[str]] = {}
 
     def _pattern(self, number: int) -> re.Pattern[str]:
@@ -77,9 +79,15 @@ class Scanner:
                     if len(seen) > 200_000:
                         seen.clear()
                     counts[number] += 1
-                    whole = text[text.rfind("\n", 0, found.start()) + 1 : _line_end(text, found.start())] if row.multiline else found.string
+                    whole = (
+                        text[text.rfind("\n", 0, found.start()) + 1 : _line_end(text, found.start())]
+                        if row.multiline
+                        else found.string
+                    )
                     if row.cause:
-                        hits.append(Hit(row.cause, row.way, row.part, kind, source, where, shown(whole), values(found.groupdict())))
+                        hits.append(
+                            Hit(row.cause, row.way, row.part, kind, source, where, shown(whole), values(found.groupdict()))
+                        )
                     else:
                         _keep(facts, log_facts()[row.way], found.groupdict(), source, where, whole)
         return hits, list(facts.values())
@@ -96,7 +104,9 @@ def _line_end(text: str, start: int) -> int:
     return len(text) if end < 0 else end
 
 
-def _keep(facts: dict[tuple[str, str, Any], Fact], row: dict[str, Any], groups: dict[str, Any], source: str, line: int, text: str) -> None:
+def _keep(
+    facts: dict[tuple[str, str, Any], Fact], row: dict[str, Any], groups: dict[str, Any], source: str, line: int, text: str
+) -> None:
     """Adds the facts of a log line, by the row's `keep`: last (default), first, max, or all."""
     keep = row.get("keep", "last")
     for full, group in row["set"].items():
@@ -154,7 +164,15 @@ def clean(text: str) -> str:
     return text
 
 
-def blocks(stream: IO[bytes], progress: Callable[[int], None] | None = None) -> Iterator[tuple[int, str]]:
+class Readable(Protocol):
+    """What gives bytes in pieces."""
+
+    def read(self, n: int, /) -> bytes:
+        """Up to `n` bytes; none at the end."""
+        ...
+
+
+def blocks(stream: Readable, progress: Callable[[int], None] | None = None) -> Iterator[tuple[int, str]]:
     """(number of the first line, cleaned text) of a byte stream in blocks of 4 MB that end at a line end.
 
     Lines of more than 16 MB are cut. UTF-8 with damaged bytes replaced; UTF-16 by its mark.
@@ -187,9 +205,11 @@ def blocks(stream: IO[bytes], progress: Callable[[int], None] | None = None) -> 
 def open_log(path: str) -> IO[bytes]:
     """A file's bytes, unpacked where it is gzip. Raises `UnobservableError`."""
     try:
-        raw = open(path, "rb")
+        raw = open(path, "rb")  # noqa: SIM115  (the caller closes it)
         if raw.peek(2)[:2] == b"\x1f\x8b":
             return gzip.open(raw)  # type: ignore[return-value]
         return raw
     except OSError as error:
-        raise UnobservableError(f"{path} cannot be read", error.strerror or str(error), "check the path and its permissions") from None
+        raise UnobservableError(
+            f"{path} cannot be read", error.strerror or str(error), "check the path and its permissions"
+        ) from None

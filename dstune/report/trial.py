@@ -26,7 +26,11 @@ def pad(text: str, width: int) -> str:
 def trial_text(trial: Trial) -> str:
     """One trial."""
     o, s, w = trial.outcome, trial.settings, trial.workload
-    load = say(f"{w.rate:g} requests/s", f"{w.rate:g} 请求/秒") if w.rate is not None else say(f"{w.concurrency} clients", f"{w.concurrency} 个客户端")
+    load = (
+        say(f"{w.rate:g} requests/s", f"{w.rate:g} 请求/秒")
+        if w.rate is not None
+        else say(f"{w.concurrency} clients", f"{w.concurrency} 个客户端")
+    )
     out = [
         f"{s.get('server')} {s.get('server_version') or ''}".strip() + f" · {s.get('model')} · {load} · {s.get('profile')}",
         say(
@@ -41,18 +45,31 @@ def trial_text(trial: Trial) -> str:
         row = o.get(key)
         if row:
             out.append(pad(say(en, zh), 18) + "".join(f"{row[k]:>9.1f}" for k in ("mean", "p50", "p90", "p95", "p99")))
-    rate = say(f"{o['output_tok_s']:.1f} tokens/s, {o['request_s']:.2f} requests/s", f"{o['output_tok_s']:.1f} token/秒，{o['request_s']:.2f} 请求/秒")
+    rate = say(
+        f"{o['output_tok_s']:.1f} tokens/s, {o['request_s']:.2f} requests/s",
+        f"{o['output_tok_s']:.1f} token/秒，{o['request_s']:.2f} 请求/秒",
+    )
     if o.get("steady"):
-        rate += say(f"; {o['steady']['output_tok_s']:.1f} tokens/s in the steady {o['steady']['seconds']:.0f} s", f"；稳态 {o['steady']['seconds']:.0f} 秒内 {o['steady']['output_tok_s']:.1f} token/秒")
+        rate += say(
+            f"; {o['steady']['output_tok_s']:.1f} tokens/s in the steady {o['steady']['seconds']:.0f} s",
+            f"；稳态 {o['steady']['seconds']:.0f} 秒内 {o['steady']['output_tok_s']:.1f} token/秒",
+        )
     out += ["", rate]
     if o.get("goodput"):
         g = o["goodput"]
-        out.append(say(f"goodput: {g['request_s']:.2f} requests/s, {g['share']:.0%} within the objective", f"goodput：{g['request_s']:.2f} 请求/秒，{g['share']:.0%} 达成目标"))
+        out.append(
+            say(
+                f"goodput: {g['request_s']:.2f} requests/s, {g['share']:.0%} within the objective",
+                f"goodput：{g['request_s']:.2f} 请求/秒，{g['share']:.0%} 达成目标",
+            )
+        )
     for kind, count in o["errors"].items():
         words = o["error_words"].get(kind, "")
         out.append(f"! {count} × {kind}" + (f": {words[:120]}" if words else ""))
     if o.get("client_bottleneck"):
-        out.append(say("! the client was the bottleneck: these figures are not the server's", "! 瓶颈在客户端：这些数字不代表服务端"))
+        out.append(
+            say("! the client was the bottleneck: these figures are not the server's", "! 瓶颈在客户端：这些数字不代表服务端")
+        )
     if o.get("interrupted"):
         out.append(say("interrupted: the figures so far", "已中断：以上为目前的数字"))
     return "\n".join(out)
@@ -66,7 +83,13 @@ def trials_text(trials: tuple[Trial, ...]) -> str:
     out = [head, *(_row(t.outcome, t) for t in trials)]
     last = trials[-1].outcome
     if "knee" in last:
-        out += ["", say(f"knee: {last['knee']} clients ({_WHY[last['stopped']][0]})", f"拐点：{last['knee']} 个客户端（{_WHY[last['stopped']][1]}）")]
+        out += [
+            "",
+            say(
+                f"knee: {last['knee']} clients ({_WHY[last['stopped']][0]})",
+                f"拐点：{last['knee']} 个客户端（{_WHY[last['stopped']][1]}）",
+            ),
+        ]
     return "\n".join(out)
 
 

@@ -1,0 +1,238 @@
+"""The instrument is calibrated before it is believed: against a server that knows its own latencies, and every way to fail."""
+
+import json
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dstune.errors import UnobservableError
+from dstune.load.answers import Reply, events
+from dstune.load.detect import detect
+from dstune.load.run import Options, sweep, trial
+from dstune.load.stats import outcome, percentile, spread
+from dstune.load.workload import Bodies, poisson, prompts
+from dstune.model import Workload
+
+ROOT = Path(__file__).parents[1]
+
+
+def start(*args: str) -> tuple[subprocess.Popen[str], str]:
+    process = subprocess.Popen([sys.executable, "-m", "tests.servers.mock", *args], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    assert process.stdout is not None
+    return process, f"http://127.0.0.1:{process.stdout.readline().split()[1]}"
+
+
+@pytest.fixture(scope="module")
+def mock() -> Iterator[str]:
+    process, url = start("--ttft-ms", "30", "--itl-ms", "4")
+    yield url
+    process.kill()
+    process.wait()
+
+
+def stats(url: str) -> dict[str, Any]:
+    with urllib.request.urlopen(f"{url}/stats?reset=1") as f:
+        return dict(json.load(f))
+
+
+def load(
+    url: str, model: str = "mock", n: int = 4, c: int = 2, tokens: int = 12, **more: Any
+) -> tuple[dict[str, Any], list[Reply]]:
+    work = more.pop("work", Workload(output_tokens=tokens, concurrency=c))
+    found, replies = trial(detect(url), Options(work, model=model, requests=n, duration_s=20, **{"warmup": 0, **more}))
+    return found.outcome, replies
+
+
+def test_calibrated(mock: str) -> None:
+    stats(mock)
+    figures, replies = load(mock, n=64, c=16, tokens=60)
+    true = stats(mock)
+    assert figures["requests"] == {"ok": 64, "failed": 0}
+    assert figures["output_tokens"] == 64 * 60 == true["chunks"]
+    assert figures["ttft_ms"]["mean"] == pytest.approx(true["ttft_ms"][0], abs=4)
+    assert figures["itl_ms"]["mean"] == pytest.approx(true["gap_ms"][0], rel=0.02)
+    assert figures["tokens_counted_by"] == "usage"
+    assert figures["connections"] == 16, "connections are kept"
+    assert all(r.finish == "length" for r in replies)
+
+
+@pytest.mark.parametrize(
+    "how", ["no-done", "crlf", "split", "role-first", "jitter", "none-content", "no-done,no-usage,role-first"]
+)
+def test_reads_every_dialect(mock: str, how: str) -> None:
+    figures, replies = load(mock, f"mock:{how}", n=4)
+    assert figures["requests"] == {"ok": 4, "failed": 0}
+    assert figures["output_tokens"] == 48
+    assert all(r.text == " the" * 12 for r in replies)
+    assert figures["tokens_counted_by"] == ("chunks" if "no-usage" in how else "usage")
+    assert figures["ttft_ms"]["mean"] >= 29
+    assert (figures["none_chunks"] > 0) == ("none-content" in how)
+
+
+def test_reasoning_is_text_for_the_first_token(mock: str) -> None:
+    _, replies = load(mock, "mock:reasoning", n=2)
+    assert all(r.reasoning == " the" * 6 and r.text == " the" * 6 for r in replies)
+    assert all(r.ttft is not None and r.ttft < 0.06 for r in replies)
+
+
+def test_whole_answers(mock: str) -> None:
+    figures, replies = load(mock, n=2, stream=False)
+    assert figures["requests"]["ok"] == 2
+    assert figures["ttft_ms"] is None, "an answer in one piece has no first token of its own"
+    assert replies[0].text == " the" * 12
+
+
+def test_all_at_once_is_seen(mock: str) -> None:
+    figures, _ = load(mock, "mock:burst", n=2)
+    assert figures["burst_share"] > 0.8
+
+
+@pytest.mark.parametrize(
+    ("how", "error"),
+    [
+        ("error-400", "http-400"),
+        ("error-500", "http-500"),
+        ("error-stream", "server-error"),
+        ("cut", "truncated"),
+        ("close", "disconnected"),
+        ("empty", "empty"),
+    ],
+)
+def test_failures_have_names(mock: str, how: str, error: str) -> None:
+    figures, _ = load(mock, f"mock:{how}", n=3)
+    assert figures["errors"] == {error: 3}
+    assert figures["requests"] == {"ok": 0, "failed": 3}
+    if "error" in how:
+        assert "mock" in figures["error_words"][error]
+
+
+def test_hanging_server_times_out(mock: str) -> None:
+    figures, _ = load(mock, "mock:hang", n=2, timeout_s=0.4)
+    assert figures["errors"] == {"timeout": 2}
+
+
+def test_nobody_listens() -> None:
+    with pytest.raises(UnobservableError, match="does not answer"):
+        detect("http://127.0.0.1:9")
+
+
+def test_open_loop_counts_from_when_it_was_due(mock: str) -> None:
+    work = Workload(output_tokens=10, rate=20.0)
+    figures, replies = load(mock, "mock:serial", n=12, work=work)
+    assert figures["requests"]["ok"] == 12
+    assert figures["ttft_ms"]["max"] > 2.5 * figures["ttft_ms"]["min"], "a serial server's queue must show"
+    assert all(r.ttft is not None and r.ttft >= r.stamps[0] - r.sent for r in replies)
+
+
+def test_sweep_finds_the_knee_of_a_serial_server(mock: str) -> None:
+    def step(work: Workload) -> dict[str, Any]:
+        return load(mock, "mock:serial", n=2 * work.concurrency, tokens=6, work=work)[0]
+
+    found = list(sweep(Workload(output_tokens=6), step))
+    assert found[-1]["stopped"] == "throughput"
+    assert found[-1]["knee"] <= 2
+
+
+def test_sweep_stops_when_the_objective_breaks(mock: str) -> None:
+    def step(work: Workload) -> dict[str, Any]:
+        return load(mock, "mock:serial", n=2 * work.concurrency, tokens=6, work=work)[0]
+
+    found = list(sweep(Workload(output_tokens=6, slo_ttft_ms=70), step))
+    assert found[-1]["stopped"] in ("objective", "throughput")
+    assert found[-1]["goodput"]["share"] < 1
+
+
+def test_tls_and_its_refusal(tmp_path: Path) -> None:
+    cert, key = tmp_path / "c.pem", tmp_path / "k.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost", "-keyout", str(key), "-out", str(cert)],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    process, url = start("--ttft-ms", "5", "--itl-ms", "1", "--tls", str(cert), str(key))
+    try:
+        from dstune.load.detect import Server
+
+        server = Server("mock", url.replace("http:", "https:"), ("mock",))
+        options = Options(Workload(output_tokens=5), model="mock", requests=2, duration_s=5, warmup=0)
+        refused, _ = trial(server, options)
+        assert refused.outcome["errors"] == {"tls": 2}
+        accepted, _ = trial(server, replace(options, verify_tls=False))
+        assert accepted.outcome["requests"] == {"ok": 2, "failed": 0}
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_redirect_is_followed_before_the_load(mock: str) -> None:
+    assert detect(f"{mock}/old").base == mock
+    assert detect(f"{mock}/v1/chat/completions").base == mock
+    assert detect(mock.removeprefix("http://")).models == ("mock",)
+
+
+def test_command(mock: str, run_dstune: Any, tmp_path: Path) -> None:
+    out = tmp_path / "run.json"
+    done = run_dstune(
+        "bench",
+        mock,
+        "-n",
+        "6",
+        "-c",
+        "3",
+        "--max-tokens",
+        "8",
+        "--json",
+        "-o",
+        str(out),
+        "--slo-ttft",
+        "500",
+        OPENAI_API_KEY="sk-verysecretkey1",
+    )
+    assert done.returncode == 0, done.stderr
+    data = json.loads(done.stdout)
+    assert data["schema"] == "dstune.report/1"
+    assert data["trial"]["requests"] == {"ok": 6, "failed": 0}
+    assert data["trial"]["goodput"]["share"] == 1.0
+    assert json.loads(out.read_text()) == data
+    assert "verysecret" not in done.stdout + done.stderr + out.read_text()
+    text = run_dstune("bench", mock, "-n", "4", "--max-tokens", "8", LANG="zh_CN.UTF-8")
+    assert "首 token" in text.stdout
+
+
+def test_events_over_any_split() -> None:
+    body = b'data: {"a": 1}\n\nevent: x\ndata: {"b":\ndata: 2}\n\n: comment\n\ndata: [DONE]\n\n'
+    for size in (1, 2, 7, 50, 500):
+        pieces = [(float(i), body[i : i + size]) for i in range(0, len(body), size)]
+        assert [(n, d) for _, n, d in events(pieces)] == [(b"", b'{"a": 1}'), (b"x", b'{"b":\n2}'), (b"", b"[DONE]")]
+
+
+def test_percentiles_are_numpys() -> None:
+    assert percentile([1, 2, 3, 4], 0.5) == 2.5
+    assert percentile([5], 0.99) == 5
+    assert percentile(list(range(101)), 0.95) == 95
+    assert spread([]) is None
+
+
+def test_poisson_has_its_rate_and_repeats() -> None:
+    times = list(poisson(50.0, 100.0, None, 3))
+    assert len(times) == pytest.approx(5000, rel=0.05)
+    assert times == list(poisson(50.0, 100.0, None, 3))
+    assert times == sorted(times)
+
+
+def test_prompts_differ_so_that_no_prefix_cache_helps() -> None:
+    body = Bodies("chat", "m", 5)
+    first = {json.loads(body(n))["messages"][0]["content"][:4] for n in range(9)}
+    assert len(first) == 9
+    assert all(prompts(p) for p in ("chat", "math", "code", "zh", "long"))
+
+
+def test_outcome_of_nothing() -> None:
+    figures = outcome([], Workload(), {"cpu_s": 0.0})
+    assert figures["requests"] == {"ok": 0, "failed": 0}
+    assert figures["ttft_ms"] is None

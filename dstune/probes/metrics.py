@@ -53,8 +53,13 @@ _SUMS = {
     "waiting": ("vllm:num_requests_waiting", "sglang_num_queue_reqs", "llamacpp_requests_deferred", "tgi_queue_size"),
     "swapped": ("vllm:num_requests_swapped",),
     "preemptions": ("vllm:num_preemptions_total", "vllm:num_preemptions"),
-    "prompt_tokens": ("vllm:prompt_tokens_total", "sglang_prompt_tokens_total", "llamacpp_prompt_tokens_total"),
-    "generation_tokens": ("vllm:generation_tokens_total", "sglang_generation_tokens_total", "llamacpp_tokens_predicted_total"),
+    "prompt_tokens": ("vllm:prompt_tokens_total", "sglang_prompt_tokens_total", "llamacpp_prompt_tokens_total", "tgi_request_input_length_sum"),
+    "generation_tokens": (
+        "vllm:generation_tokens_total",
+        "sglang_generation_tokens_total",
+        "llamacpp_tokens_predicted_total",
+        "tgi_request_generated_tokens_sum",
+    ),
     "used_tokens": ("sglang_num_used_tokens",),
     "kv_tokens": ("sglang_max_total_num_tokens",),
 }
@@ -101,6 +106,7 @@ _PREFIX = (
     ("vllm:prefix_cache_queries", "vllm:prefix_cache_hits"),
     ("vllm:gpu_prefix_cache_queries_total", "vllm:gpu_prefix_cache_hits_total"),
     ("vllm:gpu_prefix_cache_queries", "vllm:gpu_prefix_cache_hits"),
+    ("sglang_prompt_tokens_total", "sglang_cached_tokens_total"),
 )
 _CONFIG = {
     "block_size": "kv_block_size",
@@ -212,10 +218,10 @@ def _read(metrics: Metrics, source: str, subject: str, seconds: float) -> Iterat
     yield from _latencies(metrics, fact)
     yield from _finished(metrics, fact)
     for queries, hits in _PREFIX:
-        asked = metrics.grown((queries,))
-        if asked is not None:
+        asked, found_there = metrics.grown((queries,)), metrics.grown((hits,))
+        if asked is not None and found_there is not None:
             if asked > 0:
-                yield fact("prefix_hit_pct", round(100 * (metrics.grown((hits,)) or 0.0) / asked, 1), hits)
+                yield fact("prefix_hit_pct", round(100 * found_there / asked, 1), hits)
             break
     else:
         rate = metrics.total(("vllm:gpu_prefix_cache_hit_rate", "sglang_cache_hit_rate"))
@@ -273,8 +279,10 @@ def _configuration(metrics: Metrics, fact: Emit) -> Iterator[Fact]:
         elif re.fullmatch(r"-?\d+\.\d*(?:e-?\d+)?", text):
             value = round(float(text), 4)
         yield fact(name, value, f"vllm:cache_config_info {key}")
-    blocks, size = labels.get("num_gpu_blocks", ""), labels.get("block_size", "")
-    if blocks.isdigit() and size.isdigit():
+    blocks, size, tokens = (labels.get(k, "") for k in ("num_gpu_blocks", "block_size", "kv_cache_size_tokens"))
+    if tokens.isdigit():
+        yield fact("kv_tokens", int(tokens), "vllm:cache_config_info kv_cache_size_tokens")
+    elif blocks.isdigit() and size.isdigit():
         yield fact("kv_tokens", int(blocks) * int(size), "vllm:cache_config_info num_gpu_blocks × block_size")
     sleeping = [s for s in metrics.by_name.get("vllm:engine_sleep_state", ()) if s.labels.get("sleep_state") == "awake"]
     if sleeping:

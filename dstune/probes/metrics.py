@@ -53,7 +53,12 @@ _SUMS = {
     "waiting": ("vllm:num_requests_waiting", "sglang_num_queue_reqs", "llamacpp_requests_deferred", "tgi_queue_size"),
     "swapped": ("vllm:num_requests_swapped",),
     "preemptions": ("vllm:num_preemptions_total", "vllm:num_preemptions"),
-    "prompt_tokens": ("vllm:prompt_tokens_total", "sglang_prompt_tokens_total", "llamacpp_prompt_tokens_total", "tgi_request_input_length_sum"),
+    "prompt_tokens": (
+        "vllm:prompt_tokens_total",
+        "sglang_prompt_tokens_total",
+        "llamacpp_prompt_tokens_total",
+        "tgi_request_input_length_sum",
+    ),
     "generation_tokens": (
         "vllm:generation_tokens_total",
         "sglang_generation_tokens_total",

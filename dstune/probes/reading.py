@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -62,6 +61,8 @@ def listing(path: str) -> list[str]:
 
 def run(argv: Sequence[str], timeout_s: float = 2.0) -> str | None:
     """Standard output of a short command; None when it is absent, fails or takes longer."""
+    import subprocess
+
     try:
         done = subprocess.run(
             argv,

@@ -20,8 +20,8 @@ from dstune.lang import say
 class ModelSpec:
     """A causal language model.
 
-    Counts are parameters. `params` is all that is loaded, `text` the language model alone, `active` what one token uses (with the
-    whole embedding). `kv_width` is elements of key and value that one token leaves in one layer (2 x kv_heads x head_dim; the
+    Counts are parameters. `params` is all that is loaded, `text` the language model alone, `active` what one token uses (with
+    the whole embedding). `kv_width` is elements of key and value that one token leaves in one layer (2 x kv_heads x head_dim; the
     latent of MLA), `kv_layers` the layers that keep them, `local_layers` those of them that look back only `window` tokens.
     `state_bytes` is the fixed state of linear-attention layers for one sequence.
     `quant` is the scheme of the checkpoint itself ("" for a plain one), a name of `plan.quant`.
@@ -62,6 +62,8 @@ class ModelSpec:
     quant: str = ""
     stored_bytes: int = 0
     modelscope_id: str = ""
+    aliases: tuple[str, ...] = ()
+    prompting: Mapping[str, Any] = field(default_factory=dict)
     confidence: str = "high"
     notes: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
@@ -131,6 +133,8 @@ def _spec(row: dict[str, Any]) -> ModelSpec:
         generation=row.get("generation") or {},
         generation_status=row.get("generation_status") or "",
         modelscope_id=row.get("modelscope_id") or row["id"],
+        aliases=tuple(row.get("aliases") or ()),
+        prompting=row.get("prompting") or {},
         confidence=row["confidence"],
         notes=tuple(row.get("notes") or ()),
         sources=tuple(row["sources"]),
@@ -258,7 +262,7 @@ def from_dir(path: str | Path) -> ModelSpec:
 
 
 def header(file: Path) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Shapes and dtypes of a safetensors file: {tensor: (shape, "BF16")}; {} where it has no readable header (a pointer file)."""
+    """Shapes and dtypes of a safetensors file: {tensor: (shape, "BF16")}; {} for a file without a header."""
     try:
         with file.open("rb") as handle:
             size = int.from_bytes(handle.read(8), "little")
@@ -314,7 +318,7 @@ def from_config(
 ) -> ModelSpec:
     """A model from its config.json; the counts are exact when `tensors` (of `header`) are given and not packed by a quantiser.
 
-    Without tensors they follow from the shape: embedding, attention (latent for MLA), MLP (all experts, shared ones too), norms.
+    Without tensors they follow from the shape: embedding, attention (latent for MLA), MLP (all experts), norms.
     """
     c: Mapping[str, Any] = {**(config.get("text_config") or {}), **{k: v for k, v in config.items() if k != "text_config"}}
     try:

@@ -1,0 +1,71 @@
+"""One fixed configuration → memory lines and predictions with bands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dstune.model import Prediction
+from dstune.plan import physics
+from dstune.plan.ask import Ask
+from dstune.plan.memory import Memory, memory
+from dstune.plan.speed import Speed, speed
+
+
+def band(ask: Ask, metric: str) -> tuple[float, float]:
+    """Factors of the 90 % band: measured errors of this engine and metric (engines/physics/bands.toml)."""
+    rows = physics.table("bands")
+    row = rows.get(ask.engine, {}).get(metric) or rows["default"][metric]
+    low, high = row["low"], row["high"]
+    return float(low), float(high)
+
+
+def predictions(ask: Ask, mem: Memory | None = None, spd: Speed | None = None) -> dict[str, Prediction]:
+    """Every metric of a configuration."""
+    mem, spd = mem or memory(ask), spd or speed(ask)
+    values: dict[str, float] = {
+        "weights_gib": mem.weights_gib,
+        "peak_vram_gib": mem.total_mib / 1024,
+        "decode_tok_s_per_stream": spd.decode,
+        "total_tok_s": spd.total,
+        "prefill_tok_s": spd.prefill,
+        "ttft_ms": spd.ttft_ms,
+    }
+    if ask.engine in ("transformers", "llama.cpp"):
+        values["peak_allocated_gib"] = mem.allocated_mib / 1024
+    if mem.kv_tokens is not None:
+        values["kv_cache_tokens"] = mem.kv_tokens
+        if mem.blocks is not None:
+            values["gpu_blocks"] = mem.blocks
+        values["max_concurrency"] = mem.kv_tokens / (ask.max_len or ask.model.context)
+    out = {}
+    for metric, number in values.items():
+        low, high = band(ask, metric)
+        out[metric] = Prediction(number, number * low, number * high)
+    return out
+
+
+def answer(row: Mapping[str, Any]) -> dict[str, Prediction]:
+    """Predictions for a row of `--jsonl`, as its report counts them.
+
+    Total throughput follows `flags.counts` (input+output tokens, or the output alone). A transformers row that names its
+    attention comes from a script inside the process; such reports give what torch holds after the run (docs/accuracy.md).
+    """
+    from dstune.plan.rows import ask_of
+
+    ask = ask_of(row)
+    flags = row.get("flags") or {}
+    out = predictions(ask)
+    counts = str(
+        flags.get("counts")
+        or ("input+output" if ask.engine in ("transformers", "sglang") and not flags.get("batching") else "")
+    )
+    if "input" in counts and ask.output:
+        factor = (ask.prompt + ask.output) / ask.output
+        p = out["total_tok_s"]
+        out["total_tok_s"] = Prediction(p.value * factor, p.low * factor, p.high * factor)
+    if ask.engine == "transformers" and ask.attention:
+        low, high = band(ask, "peak_allocated_gib")
+        held = memory(ask).held_mib / 1024
+        out["peak_vram_gib"] = Prediction(held, held * low, held * high)
+    return out

@@ -1,0 +1,219 @@
+"""Speed of one configuration: a step is bytes over bandwidth or flops over rate, plus what each layer and step costs.
+
+    decode step = max(host, p-norm(bytes / bandwidth, flops / rate) + layers x layer + step + sequences x sequence)
+    bandwidth   = p-norm minimum of (datasheet x part) and (SMs x clock x bytes in flight a clock)
+    prefill     = max(floor, flops / (peak x part) + layers x layer)
+
+The host term counts in eager loops (transformers) only; CUDA graphs take it away.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dstune.catalog.gpus import Gpu
+from dstune.plan import physics
+from dstune.plan.ask import Ask
+from dstune.plan.memory import kv_bytes, memory, tensor_parallel
+from dstune.plan.quant import BYTES, kernel, weights
+
+SHARP = 4.0
+"""Exponent of the p-norms: how sharply one limit takes over from another."""
+
+DEFAULT_CLOCK_MHZ = 1830.0
+"""Boost clock where the datasheet row has none (H20, GH200: Hopper boards, 1755 to 1980 MHz)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Seconds of one decode step and what it is made of."""
+
+    total: float
+    gpu: float
+    host: float
+    memory: float
+    compute: float
+    overhead: float
+
+    @property
+    def bound(self) -> str:
+        """What limits it: `launch` (host), `bandwidth`, `compute` or `overhead` (kernels and scheduler)."""
+        if self.host >= self.gpu:
+            return "launch"
+        parts = {"bandwidth": self.memory, "compute": self.compute, "overhead": self.overhead}
+        return max(parts, key=lambda k: parts[k])
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Rates of a configuration: decode tokens/s of one stream and of all, prefill tokens/s, TTFT in ms; `streams` run at once."""
+
+    step: Step
+    decode: float
+    total: float
+    prefill: float
+    ttft_ms: float
+    streams: float
+
+
+def _norm(a: float, b: float) -> float:
+    return float((a**SHARP + b**SHARP) ** (1 / SHARP))
+
+
+def bandwidth(ask: Ask) -> float:
+    """Bytes/s that the engine's matrix-vector kernels reach on this card."""
+    g, e, kind = ask.gpu, ask.engine, kernel(ask.scheme)
+    part = physics.value(e, "bandwidth") * physics.table("common")["kernel_bandwidth"][kind]
+    if g.unified:
+        part *= physics.value("common", "unified_bandwidth")
+    streaming = g.bandwidth_gb_s * 1e9 * part / _dies(g)
+    if not g.sm_count or not g.cc[0]:
+        return float(streaming)
+    in_flight = g.sm_count * sm_bandwidth(ask) * physics.table("common")["kernel_sm"][kind]
+    return 1 / _norm(1 / streaming, 1 / in_flight)
+
+
+def sm_bandwidth(ask: Ask) -> float:
+    """Bytes/s that one SM streams: what it keeps in flight, a clock."""
+    return float((ask.gpu.clock_mhz or DEFAULT_CLOCK_MHZ) * 1e6 * physics.value(ask.engine, "sm_bytes"))
+
+
+def _dies(gpu: Gpu) -> int:
+    """Devices that one board shows (the MI250 is two; its row holds both)."""
+    return 2 if gpu.id == "mi250" else 1
+
+
+def _launch_factor(ask: Ask) -> float:
+    return float(physics.table("common")["cdna_layer"][ask.engine]) if ask.gpu.architecture.startswith("CDNA") else 1.0
+
+
+def rate(ask: Ask) -> float:
+    """Flops/s that matrix products reach: the card's peak for the number format, times the engine's part of it."""
+    g = ask.gpu
+    part = physics.value(ask.engine, "prefill_rate")
+    if g.architecture.startswith("CDNA"):
+        part *= physics.value("common", "cdna_rate") / _dies(g)
+    peak = g.fp16_tflops or g.fp32_tflops
+    if ask.dtype == "float32" and not ask.scheme:
+        peak = g.fp32_tflops
+    elif ask.engine == "llama.cpp":
+        peak = g.fp16_accum_tflops or peak
+    elif ask.scheme == "fp8" and g.fp8_tflops and ask.engine != "transformers":
+        peak = g.fp8_tflops
+    reached = peak * 1e12 * part
+    if ask.engine == "llama.cpp":
+        watts = physics.table(ask.engine)["tflops_per_watt"].get("Ampere80" if g.cc == (8, 0) else g.architecture)
+        if watts and g.tdp_w:
+            reached = 1 / _norm(1 / reached, 1 / (watts * g.tdp_w * 1e12))
+        reached *= physics.value(ask.engine, "prefill_gguf") if kernel(ask.scheme) == "gguf" else 1.0
+    return float(reached)
+
+
+def decode_step(ask: Ask, streams: float, context: float) -> Step:
+    """One decode step of `streams` sequences with `context` tokens each."""
+    m, e, tp = ask.model, ask.engine, tensor_parallel(ask)
+    w = weights(m, ask.dtype, ask.scheme or ("F16" if e == "llama.cpp" else ""))
+    read = w.read
+    if m.experts:
+        touched = m.experts * (1 - (1 - m.experts_used / m.experts) ** streams)
+        read *= touched / m.experts_used
+        read = min(read, w.total)
+    width = 4.0 if ask.dtype == "float32" and e == "transformers" else 2.0
+    kv = streams * kv_bytes(m, context, width)
+    memory_s = (read + kv) / tp / bandwidth(ask)
+    flops = 2 * streams * m.read + 4 * streams * context * m.heads * m.head_dim * m.kv_layers
+    compute_s = flops / tp / rate(ask)
+    static = e == "transformers" and ask.cache == "static"
+    prefix = "static_" if static else ""
+    layer = physics.value(e, prefix + "layer_us", ask.version) * 1e-6 * _launch_factor(ask)
+    step = physics.value(e, prefix + "step_us", ask.version) * 1e-6
+    overhead = m.layers * layer + step + streams * physics.value(e, "sequence_us") * 1e-6
+    host = 0.0
+    if e == "transformers" and not static:
+        quant = physics.table(e)["quant_layer_us"][kernel(ask.scheme)]
+        overhead += m.layers * physics.table(e)["quant_gpu_layer_us"].get(kernel(ask.scheme), 0.0) * 1e-6
+        host = m.layers * (physics.value(e, "host_layer_us") + quant) * 1e-6 + physics.value(e, "host_step_us") * 1e-6
+        if ask.layers_on_cpu:
+            moved = w.body * ask.layers_on_cpu / m.layers
+            host += moved / (physics.value(e, "offload_pageable_gb_s") * 1e9)
+    elif e in ("vllm", "sglang") and ask.eager:
+        linear = (m.layers - m.kv_layers) * (physics.value("vllm", "eager_linear") - 1)
+        host = (m.layers + linear) * physics.value("vllm", "eager_layer_us") * 1e-6
+    if tp > 1:
+        overhead += m.layers * 2 * physics.value("vllm", "allreduce_us") * 1e-6
+    attention_s = 0.0
+    if e == "transformers" and not static:
+        attention_s = physics.value(e, "cache_copies") * kv / bandwidth(ask)
+        waves = max(1.0, streams * m.heads / max(1, ask.gpu.sm_count))
+        one = context * m.kv_layers * 2 * m.head_dim * width / sm_bandwidth(ask)
+        attention_s += physics.value(e, "unsplit_attention") * waves * one
+    gpu = _norm(memory_s, compute_s) + overhead + attention_s
+    return Step(max(gpu, host), gpu, host, memory_s, compute_s, overhead)
+
+
+def prefill_seconds(ask: Ask, tokens: float, length: float) -> float:
+    """Seconds to read `tokens` prompt tokens in sequences of `length`."""
+    m, e, tp = ask.model, ask.engine, tensor_parallel(ask)
+    linear = 2 * (m.read - m.output) * tokens + 2 * m.output * max(1.0, tokens / max(1.0, length))
+    attention = 2 * m.kv_layers * m.heads * m.head_dim * length * tokens
+    seconds = (linear + attention) / tp / rate(ask)
+    one = decode_step(ask, 1, length)
+    if e == "transformers":
+        floor = m.layers * physics.value(e, "prefill_floor_us") * 1e-6 + (
+            one.host - m.layers * physics.value(e, "host_layer_us") * 1e-6
+        )
+        return max(floor if ask.gpu.cc[0] else 0.0, seconds, one.gpu)
+    if e == "llama.cpp" and ask.gpus > 1 and ask.split != "none" and tokens > physics.value(e, "ubatch"):
+        seconds /= 1 + (2 * ask.gpus / (ask.gpus + 1) - 1) * physics.value(e, "pipeline")
+    return float(_norm(seconds, one.memory)) + one.overhead
+
+
+def streams(ask: Ask) -> float:
+    """Sequences that run at once: the asked ones, limited by the KV pool and max_num_seqs."""
+    if ask.engine not in ("vllm", "sglang"):
+        return float(ask.batch)
+    limit = float(ask.batch)
+    tokens = memory(ask).kv_tokens
+    if tokens:
+        limit = min(limit, max(1.0, tokens / max(1, ask.prompt + ask.output / 2)))
+    if ask.engine == "vllm" and ask.max_seqs:
+        limit = min(limit, ask.max_seqs)
+    return limit
+
+
+def speed(ask: Ask) -> Speed:
+    """All rates of a configuration: a closed loop of `batch` sequences, each `prompt` tokens in and `output` out."""
+    running = streams(ask)
+    middle = ask.prompt + ask.output / 2
+    step = decode_step(ask, running, middle)
+    first = prefill_seconds(ask, ask.prompt, ask.prompt)
+    all_prompts = prefill_seconds(ask, ask.prompt * running, ask.prompt)
+    whole = all_prompts + max(0, ask.output - 1) * step.total
+    decode = 1 / step.total
+    together = ask.arrival.startswith("all")
+    waited = (
+        (all_prompts + first) / 2
+        if together or ask.engine == "transformers"
+        else first + (2 * step.total if running > 1 else 0)
+    )
+    return Speed(
+        step=step,
+        decode=decode,
+        total=running * ask.output / whole if ask.output else 0.0,
+        prefill=ask.prompt / first if first else 0.0,
+        ttft_ms=waited * 1e3,
+        streams=running,
+    )
+
+
+def roofline_share(ask: Ask, streams_: float, context: float) -> float:
+    """Part of the bandwidth limit that decoding reaches: what an eager loop of a small model leaves on the table."""
+    step = decode_step(ask, streams_, context)
+    w = weights(ask.model, ask.dtype, ask.scheme)
+    limit = (w.read + streams_ * kv_bytes(ask.model, context, BYTES[ask.dtype])) / (ask.gpu.bandwidth_gb_s * 1e9)
+    return limit / step.total
+
+
+def launch_bound(gpu: Gpu, step: Step) -> bool:
+    """Whether the host's launches, not the card, set the pace."""
+    return step.host > step.gpu and bool(gpu.cc[0])

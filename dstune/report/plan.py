@@ -1,0 +1,152 @@
+"""A Plan → text of 80 columns, and the `plan` object of `dstune.report/1`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dstune.lang import pick, say
+from dstune.model import Plan, Prediction
+from dstune.report.text import WIDTH, cells, paint, wrap
+
+_METRICS = {
+    "decode_tok_s_per_stream": (("decode, one stream", "单路解码"), "tok/s"),
+    "total_tok_s": (("output, all streams", "总输出"), "tok/s"),
+    "prefill_tok_s": (("prefill", "预填充"), "tok/s"),
+    "ttft_ms": (("first token", "首 token"), "ms"),
+    "max_concurrency": (("whole contexts at once", "可并存的满长上下文"), ""),
+    "kv_cache_tokens": (("KV pool", "KV 缓存池"), "tokens"),
+    "gpu_blocks": (("KV blocks", "KV 块"), ""),
+    "peak_vram_gib": (("memory of the process", "进程显存"), "GiB"),
+    "peak_allocated_gib": (("allocated by torch", "torch 已分配"), "GiB"),
+    "weights_gib": (("weights", "权重"), "GiB"),
+}
+_PARTS = {
+    "CUDA context": "CUDA 上下文",
+    "weights: embedding": "权重：词嵌入",
+    "weights: layers": "权重：各层",
+    "weights: output head": "权重：输出头",
+    "weights: other towers": "权重：其他模态",
+    "KV cache": "KV 缓存",
+    "KV cache pool": "KV 缓存池",
+    "activations (prefill)": "激活（预填充）",
+    "attention scores (eager)": "注意力分数（eager）",
+    "logits": "logits",
+    "decode buffers": "解码缓冲",
+    "activations (profile run)": "激活（预热）",
+    "sampler and logits (profile run)": "采样与 logits（预热）",
+    "cuBLAS workspace": "cuBLAS 工作区",
+    "allocator slack": "分配器余量",
+    "outside torch": "torch 之外",
+    "compiler buffers": "编译缓冲",
+    "CUDA graphs": "CUDA graph",
+    "graphs and activations": "图与激活",
+    "compute buffer": "计算缓冲",
+    "other processes": "其他进程",
+}
+_ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "llama.cpp": "llama.cpp", "transformers": "transformers"}
+
+
+def plan_json(plan: Plan) -> dict[str, Any]:
+    """The `plan` object. Its memory parts sum to the total."""
+    return {
+        "engine": plan.engine,
+        "engine_version": plan.engine_version,
+        "model": plan.model,
+        "gpu": plan.gpu,
+        "gpus": plan.gpus,
+        "workload": {
+            "prompt_tokens": plan.workload.prompt_tokens,
+            "output_tokens": plan.workload.output_tokens,
+            "concurrency": plan.workload.concurrency,
+            "goal": plan.workload.goal,
+        },
+        "settings": [{"key": s.key, "value": s.value, "why": pick(s.why), "source": s.source} for s in plan.settings],
+        "memory": [{"part": m.part, "mib": round(m.mib, 1), "formula": m.formula, "source": m.source} for m in plan.memory],
+        "predictions": {
+            k: {"value": _short(p.value), "low": _short(p.low), "high": _short(p.high)} for k, p in plan.predictions.items()
+        },
+        "rejected": [{"option": r.option, "why": pick(r.why)} for r in plan.rejected],
+        "launch": plan.launch,
+        "notes": [pick(n) for n in plan.notes],
+    }
+
+
+def _short(value: float) -> float:
+    """Four significant digits: more would be a promise."""
+    return float(f"{value:.4g}")
+
+
+def plan_text(plan: Plan, explain: bool = False) -> str:
+    """The plan for a person; `explain` adds the formula and source of each memory part."""
+    w = plan.workload
+    version = f" {plan.engine_version}" if plan.engine_version else ""
+    count = f"{plan.gpus} x " if plan.gpus > 1 else ""
+    head = say(f"{_ENGINES[plan.engine]}{version} on {count}{plan.gpu}", f"{_ENGINES[plan.engine]}{version}，{count}{plan.gpu}")
+    load = say(
+        f"{plan.model}; {w.prompt_tokens:,} tokens in, {w.output_tokens:,} out, {w.concurrency} at once",
+        f"{plan.model}；输入 {w.prompt_tokens:,}、输出 {w.output_tokens:,} token，并发 {w.concurrency}",
+    )
+    parts = [paint(head, "bold") + "\n" + wrap(load), _memory(plan, explain), _predictions(plan)]
+    if plan.settings:
+        lines = [paint(say("Settings", "设置"), "bold")]
+        for s in plan.settings:
+            lines += [f"  {s.key} = {s.value}", wrap(pick(s.why), "      ")]
+        parts.append("\n".join(lines))
+    if plan.rejected:
+        lines = [paint(say("Not taken", "未采用"), "bold")]
+        for r in plan.rejected:
+            lines += [f"  {r.option}", wrap(pick(r.why), "      ")]
+        parts.append("\n".join(lines))
+    if plan.launch:
+        parts.append(paint(say("Launch", "启动"), "bold") + "\n" + _command(plan.launch))
+    parts += [wrap(pick(n)) for n in plan.notes]
+    return "\n\n".join(parts)
+
+
+def _row(label: str, value: str, after: str = "", width: int = 46) -> str:
+    return f"  {label}{' ' * max(1, width - 2 - cells(label) - cells(value))}{value}{after}"
+
+
+def _memory(plan: Plan, explain: bool) -> str:
+    each = say(" on each card", "（每张卡）") if plan.gpus > 1 and plan.engine != "transformers" else ""
+    lines = [paint(say("Memory", "显存") + each, "bold")]
+    for m in plan.memory:
+        label = say(m.part, _PARTS.get(m.part, m.part))
+        lines.append(_row(label, f"{m.mib:,.0f} MiB" if m.mib >= 10 else f"{m.mib:.1f} MiB"))
+        if explain:
+            lines.append(wrap(f"= {m.formula}", "      "))
+            lines.append(wrap(f"{say('source', '来源')}: {m.source}", "      "))
+    lines.append(_row(say("total", "合计"), f"{sum(m.mib for m in plan.memory):,.0f} MiB"))
+    return "\n".join(lines)
+
+
+def _predictions(plan: Plan) -> str:
+    lines = [paint(say("Predictions (in about 9 of 10 cases within the band)", "预测（约九成情况落在区间内）"), "bold")]
+    for metric, (label, unit) in _METRICS.items():
+        p = plan.predictions.get(metric)
+        if p is None or metric in ("gpu_blocks", "weights_gib"):
+            continue
+        lines.append(_row(say(*label), f"{_number(p.value)} {unit}".strip(), f"  ({_band(p)})"))
+    return "\n".join(lines)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _band(p: Prediction) -> str:
+    return f"{_number(p.low)} … {_number(p.high)}"
+
+
+def _command(text: str) -> str:
+    """A command broken at its flags, so that it can be pasted."""
+    if "\n" in text or cells(text) <= WIDTH - 2:
+        return "\n".join("  " + line for line in text.split("\n"))
+    out, line = [], ""
+    for word in text.replace(" --", "\n--").replace(" -hf ", "\n-hf ").split("\n"):
+        if line and cells(line) + cells(word) > WIDTH - 6:
+            out.append(line)
+            line = ""
+        line = f"{line} {word}".strip()
+    out.append(line)
+    return "  " + " \\\n    ".join(out)

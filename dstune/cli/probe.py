@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import sys
-import tempfile
 from dataclasses import replace
 
 import click
@@ -13,7 +10,6 @@ import click
 from dstune.cli.options import common, emit, empty
 from dstune.errors import DstuneError, Exit
 from dstune.lang import say
-from dstune.model import Evidence, to_json
 
 
 @click.command(
@@ -65,7 +61,9 @@ def command(
         reached = any(f.name == "reachable" and f.value for f in found.facts)
         evidence = evidence.merged(found)
     if output:
-        write(output, evidence)
+        from dstune.probes.recording import save
+
+        save(output, evidence)
     if as_json or not output:
         emit(replace(empty("probe"), evidence=evidence), as_json)
     if output:
@@ -73,20 +71,3 @@ def command(
         text = say(f"{output}: {count[0]} facts, {count[1]} gaps", f"{output}：{count[0]} 项，{count[1]} 项未能读取")
         print(text, file=sys.stderr)
     return Exit.OK if reached else Exit.UNOBSERVABLE
-
-
-def write(path: str, evidence: Evidence) -> None:
-    """The evidence as JSON, whole or not at all: a reader never sees half a file."""
-    folder = os.path.dirname(os.path.abspath(path))
-    handle, temporary = tempfile.mkstemp(dir=folder, prefix=".dstune-")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as f:
-            json.dump(to_json(evidence), f, ensure_ascii=False, indent=1)
-            f.write("\n")
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise

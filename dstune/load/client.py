@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -266,16 +266,14 @@ class Pool:
         self._free.clear()
 
 
-Make = Callable[[int], bytes]
+Ask = Callable[[Answer], Awaitable[None]]
+"""Sends request `answer.number` and fills the answer in."""
 Seen = Callable[[Answer], None]
 
 
-async def closed_loop(
-    pool: Pool, make: Make, concurrency: int, requests: int | None, duration_s: float | None, seen: Seen
-) -> None:
+async def closed_loop(ask: Ask, concurrency: int, requests: int | None, duration_s: float | None, seen: Seen) -> None:
     """`concurrency` clients that each ask again when their answer is complete, until `requests` were sent or time is up."""
     numbers = _numbers(requests)
-    await pool.open(min(concurrency, requests or concurrency))
     end = now() + duration_s if duration_s is not None else float("inf")
 
     async def one() -> None:
@@ -283,21 +281,21 @@ async def closed_loop(
             start = now()
             if start >= end:
                 return
-            await _asked(pool, make, Answer(number, start), seen)
+            await _asked(ask, Answer(number, start), seen)
 
     await _gather([one() for _ in range(concurrency)])
 
 
-async def open_loop(pool: Pool, make: Make, arrivals: AsyncIterator[float] | Iterator[float], seen: Seen) -> None:
+async def open_loop(ask: Ask, arrivals: Iterable[float], seen: Seen) -> None:
     """Requests at their due times (seconds from the start), whatever is still running: free of coordinated omission."""
     start = now()
     running: set[asyncio.Task[None]] = set()
     try:
-        for number, offset in enumerate(arrivals):  # type: ignore[arg-type]
+        for number, offset in enumerate(arrivals):
             wait = start + offset - now()
             if wait > 0:
                 await asyncio.sleep(wait)
-            task = asyncio.create_task(_asked(pool, make, Answer(number, start + offset), seen))
+            task = asyncio.create_task(_asked(ask, Answer(number, start + offset), seen))
             running.add(task)
             task.add_done_callback(running.discard)
         await asyncio.gather(*running)
@@ -306,10 +304,10 @@ async def open_loop(pool: Pool, make: Make, arrivals: AsyncIterator[float] | Ite
         raise
 
 
-async def _asked(pool: Pool, make: Make, answer: Answer, seen: Seen) -> None:
+async def _asked(ask: Ask, answer: Answer, seen: Seen) -> None:
     answer.due = min(answer.due, now())  # uvloop's timers have steps of 1 ms and may wake early
     try:
-        await pool.send(make(answer.number), answer)
+        await ask(answer)
     finally:
         if answer.sent:
             seen(answer)

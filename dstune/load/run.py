@@ -10,14 +10,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from dstune.load import gradio
 from dstune.load.answers import Reply, read
-from dstune.load.client import Answer, Pool, Target, closed_loop, now, open_loop, run
+from dstune.load.client import Answer, Ask, Pool, Target, closed_loop, now, open_loop, run
 from dstune.load.detect import Server
 from dstune.load.stats import outcome
 from dstune.load.workload import Bodies, poisson
 from dstune.model import Trial, Value, Workload
 
-ROUTE = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
+ROUTE = {"chat": "/v1/chat/completions", "completions": "/v1/completions", "gradio": ""}
 CONNECTIONS = 512
 """What one process drives without becoming the bottleneck (benchmarks/load_client.py)."""
 
@@ -56,21 +57,12 @@ def trial(
 ) -> tuple[Trial, list[Reply]]:
     """Loads the server once. Ctrl-C ends the load and gives the report so far (`outcome["interrupted"]`)."""
     live = live or Live()
-    target = Target(server.base + ROUTE[server.dialect], options.headers, options.timeout_s, options.verify_tls)
-    body = Bodies(
-        options.profile,
-        options.model,
-        options.workload.output_tokens,
-        server.dialect,
-        options.stream,
-        options.warm,
-        options.extra,
-    )
     answers: list[Answer] = []
     cpu = time.process_time()
-    interrupted, opened = run(_main(target, body, options, answers, live, tick))
+    interrupted, opened = run(_main(server, options, answers, live, tick))
     spent = time.process_time() - cpu
-    replies = [read(a) for a in answers if a.error != "cancelled"]
+    understand = gradio.read if server.dialect == "gradio" else read
+    replies = [understand(a) for a in answers if a.error != "cancelled"]
     figures = outcome(replies, options.workload, {"cpu_s": spent, "connections": opened})
     figures["client_parse_cpu_s"] = round(time.process_time() - cpu - spent, 4)
     figures["client_rss_mib"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
@@ -84,23 +76,36 @@ def trial(
     return Trial(options.workload, settings, figures), replies
 
 
+def _asker(server: Server, options: Options, pool: Pool) -> Ask:
+    """How one request of this dialect is sent."""
+    if server.dialect == "gradio":
+        return gradio.asker(server, options.profile, pool, options.warm)
+    body = Bodies(
+        options.profile,
+        options.model,
+        options.workload.output_tokens,
+        server.dialect,
+        options.stream,
+        options.warm,
+        options.extra,
+    )
+
+    async def ask(answer: Answer) -> None:
+        await pool.send(pool.target.request(body(answer.number)), answer)
+
+    return ask
+
+
 async def _main(
-    target: Target, body: Bodies, options: Options, answers: list[Answer], live: Live, tick: Callable[[Live], None] | None
+    server: Server, options: Options, answers: list[Answer], live: Live, tick: Callable[[Live], None] | None
 ) -> tuple[bool, int]:
-    pool = Pool(target)
-
-    def make(number: int) -> bytes:
-        return target.request(body(number))
-
+    work = options.workload
+    pool = Pool(Target(server.base + ROUTE[server.dialect], options.headers, options.timeout_s, options.verify_tls))
+    ask = _asker(server, options, pool)
     if options.warmup:
-        await closed_loop(
-            pool,
-            lambda n: make(-1 - n),
-            min(options.warmup, options.workload.concurrency),
-            options.warmup,
-            60.0,
-            lambda a: None,
-        )
+        await closed_loop(ask, min(options.warmup, work.concurrency), options.warmup, 60.0, lambda a: None)
+    if work.rate is None:
+        await pool.open(min(work.concurrency, options.requests or work.concurrency))
     live.started = now()
 
     def seen(answer: Answer) -> None:
@@ -110,11 +115,10 @@ async def _main(
         if answer.pieces:
             live.first_bytes.append(answer.pieces[0][0] - answer.due)
 
-    work = options.workload
     if work.rate is None:
-        load = closed_loop(pool, make, work.concurrency, options.requests, options.duration_s, seen)
+        load = closed_loop(ask, work.concurrency, options.requests, options.duration_s, seen)
     else:
-        load = open_loop(pool, make, poisson(work.rate, options.duration_s, options.requests, options.seed), seen)
+        load = open_loop(ask, poisson(work.rate, options.duration_s, options.requests, options.seed), seen)
     task = asyncio.create_task(load)
     interrupted = False
     try:

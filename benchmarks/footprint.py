@@ -1,6 +1,6 @@
 """Packages and megabytes of the environment this runs in, pip and setuptools apart. Exits 1 above the limits.
 
-    python benchmarks/footprint.py [--max-packages N] [--max-mb N]
+python benchmarks/footprint.py [--max-packages N] [--max-mb N]
 """
 
 import argparse

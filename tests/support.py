@@ -6,7 +6,12 @@ from dstune.diagnose import diagnose
 from dstune.model import Diagnosis, Document, Evidence, Example, Fact, Rule
 from dstune.readers import read_document
 
-FILES = {"log": ("server.log", "log"), "app": ("app.py", "app"), "command": ("launch.sh", "command"), "config": ("config.yaml", "config")}
+FILES = {
+    "log": ("server.log", "log"),
+    "app": ("app.py", "app"),
+    "command": ("launch.sh", "command"),
+    "config": ("config.yaml", "config"),
+}
 
 
 def container_kind(text: str) -> tuple[str, str]:

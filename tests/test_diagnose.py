@@ -64,7 +64,9 @@ def test_unless_refutes_only_when_known() -> None:
 
 
 def test_groups_of_the_hit_are_names() -> None:
-    sized = rule("a", message={"en": "{hit.n} of {hit.n}", "zh": "{hit.n}"}, way=[{"log": r"abcd (?P<n>\d+)", "when": "hit.n > 5"}])
+    sized = rule(
+        "a", message={"en": "{hit.n} of {hit.n}", "zh": "{hit.n}"}, way=[{"log": r"abcd (?P<n>\d+)", "when": "hit.n > 5"}]
+    )
     assert causes(Evidence(hits=(hit("a", n=3),)), sized) == []
     assert diagnose(Evidence(hits=(hit("a", n=7),)), [sized]).findings[0].message == "7 of 7"
 
@@ -100,7 +102,9 @@ def test_earlier_and_higher_rank_come_first() -> None:
 
 
 def test_each_card_is_judged_by_itself() -> None:
-    hot = rule("hot", message={"en": "{gpu.temperature_c}", "zh": "{gpu.temperature_c}"}, way=[{"when": "gpu.temperature_c > 90"}])
+    hot = rule(
+        "hot", message={"en": "{gpu.temperature_c}", "zh": "{gpu.temperature_c}"}, way=[{"when": "gpu.temperature_c > 90"}]
+    )
     seen = Evidence((Fact("gpu0", "temperature_c", 50), Fact("gpu1", "temperature_c", 95)))
     found = diagnose(seen, [hot]).findings
     assert [(f.subject, f.message) for f in found] == [("gpu1", "95")]

@@ -34,7 +34,9 @@ def test_value(text: str, value: object) -> None:
     assert evaluate(text, look) is value
 
 
-@pytest.mark.parametrize("text", ["len(a.x)", "a.x.y", "x", "lambda: 1", "a.x if a.y else 1", "[i for i in a.x]", "a.x[0]", "f'{a.x}'", "a.x =="])
+@pytest.mark.parametrize(
+    "text", ["len(a.x)", "a.x.y", "x", "lambda: 1", "a.x if a.y else 1", "[i for i in a.x]", "a.x[0]", "f'{a.x}'", "a.x =="]
+)
 def test_refuses(text: str) -> None:
     with pytest.raises(RecipeError):
         parse(text)

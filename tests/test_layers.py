@@ -43,7 +43,12 @@ def test_imports_point_one_way(path: Path) -> None:
     for name in imported(path):
         top, _, rest = name.partition(".")
         if top == "dstune":
-            theirs = rest.split(".")[0] if rest and (PACKAGE / rest.split(".")[0]).with_suffix("").exists() or (PACKAGE / f"{rest.split('.')[0]}.py").exists() else ""
+            theirs = (
+                rest.split(".")[0]
+                if (rest and (PACKAGE / rest.split(".")[0]).with_suffix("").exists())
+                or (PACKAGE / f"{rest.split('.')[0]}.py").exists()
+                else ""
+            )
             assert theirs == mine or RANKS[theirs] < RANKS[mine], f"{path.name} ({mine}) imports {name}"
         assert top not in NEVER, f"{path.name} imports {top}"
         if top in ONLY_IN:

@@ -26,7 +26,15 @@ def test_secret_goes(text: str, secret: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["max_new_tokens=2048", "eos_token_id=151643", "tokenizer = AutoTokenizer", "api_key=None", "token: $HF_TOKEN", "/home/user/app.py", "GPU 0: 23.65 GiB"],
+    [
+        "max_new_tokens=2048",
+        "eos_token_id=151643",
+        "tokenizer = AutoTokenizer",
+        "api_key=None",
+        "token: $HF_TOKEN",
+        "/home/user/app.py",
+        "GPU 0: 23.65 GiB",
+    ],
 )
 def test_harmless_stays(text: str) -> None:
     assert redact(text) == text

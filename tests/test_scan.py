@@ -63,7 +63,7 @@ def test_same_cause_in_every_dress(form: str, tmp_path: Path) -> None:
     elif form == "prefix":
         data = "".join(f"web-1  | 2026-11-30T10:00:00.123Z (EngineCore pid=7) {line}\n" for line in text.splitlines()).encode()
     elif form == "junk":
-        data = b"\xff\xfe\x80 junk\n" .replace(b"\xff\xfe", b"\xfa\xfb") + data
+        data = b"\xff\xfe\x80 junk\n".replace(b"\xff\xfe", b"\xfa\xfb") + data
     path = tmp_path / name
     path.write_bytes(data)
     seen, _ = read_files([str(path)])

@@ -8,7 +8,22 @@ import pytest
 from dstune import __version__
 from dstune.cli import COMMANDS
 
-HEAVY = ("textual", "rich", "torch", "transformers", "asyncio", "httpx", "requests", "urllib.request", "http.client", "libcst", "pynvml", "psutil", "jinja2", "ruamel")
+HEAVY = (
+    "textual",
+    "rich",
+    "torch",
+    "transformers",
+    "asyncio",
+    "httpx",
+    "requests",
+    "urllib.request",
+    "http.client",
+    "libcst",
+    "pynvml",
+    "psutil",
+    "jinja2",
+    "ruamel",
+)
 
 
 def loaded(*args: str) -> set[str]:

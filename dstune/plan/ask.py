@@ -81,8 +81,15 @@ def visible_mib(gpu: Gpu) -> float:
     """What the driver leaves to CUDA of a card's memory: NVML's total less its reserve."""
     if gpu.unified:
         return float(gpu.memory_mib)
+    if dies(gpu) > 1:
+        return float(gpu.memory_mib) / dies(gpu)
     reserve = (
         physics.value("common", "driver_reserve_base")
         + physics.value("common", "driver_reserve_per_gib") * gpu.memory_mib / 1024
     )
     return float(gpu.memory_mib - min(reserve, physics.value("common", "driver_reserve_max")))
+
+
+def dies(gpu: Gpu) -> int:
+    """Devices that one board shows (the MI250 is two; its catalogue row holds both)."""
+    return 2 if gpu.id == "mi250" else 1

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dstune.model import Rejected, Setting, Text
-from dstune.plan import physics, quant
+from dstune.plan import physics
 from dstune.plan.ask import MIB
 from dstune.plan.fit import dtype_reason, engine_reason, flash2_reason, fp8_native, newest_vllm
 from dstune.plan.memory import kv_per_token
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from dstune.plan.search import Candidate, Wish
 
 INT4_LOSS = "Neural Magic, 27 February 2025: INT4 keeps about 94 % of the 1.5B's score, INT8 97 %, FP8 nearly all"
-_NAME = {"vllm": "vllm", "sglang": "sglang", "llama.cpp": "llamacpp", "transformers": "transformers"}
 
 
 def _t(en: str, zh: str) -> Text:
@@ -66,15 +65,18 @@ def _vllm(best: Candidate, wish: Wish) -> Iterator[Setting]:
             INT4_LOSS,
         )  # fmt: skip
     yield Setting("vllm.max_model_len", ask.max_len, _pool_reason(best), "recipes/engines/physics/vllm.toml")
-    left = mem.room_mib
-    yield Setting(
-        "vllm.gpu_memory_utilization", ask.utilization,
-        _t(
-            f"{ask.utilization * ask.total:,.0f} of {ask.total:,.0f} MiB; the CUDA context stands outside this budget and {left:,.0f} MiB stay free",
-            f"{ask.total:,.0f} MiB 中的 {ask.utilization * ask.total:,.0f}；CUDA 上下文不在其内，另余 {left:,.0f} MiB",
-        ),
-        physics.source("vllm", "graphs_counted", ask.version),
-    )  # fmt: skip
+    if ask.gpu.unified:
+        share = _t(
+            f"the CPU shares this memory: no more than {ask.max_seqs} sequences of {ask.max_len:,} tokens need",
+            f"内存与 CPU 共用：只取 {ask.max_seqs} 条 {ask.max_len:,} token 序列所需",
+        )
+    else:
+        budget, left = ask.utilization * ask.total, mem.room_mib
+        share = _t(
+            f"{budget:,.0f} of {ask.total:,.0f} MiB; the CUDA context stands outside this budget and {left:,.0f} MiB stay free",
+            f"{ask.total:,.0f} MiB 中的 {budget:,.0f}；CUDA 上下文不在其内，另余 {left:,.0f} MiB",
+        )
+    yield Setting("vllm.gpu_memory_utilization", ask.utilization, share, physics.source("vllm", "graphs_counted", ask.version))
     sampler = physics.value("vllm", "sampler", ask.version) * ask.model.vocab / MIB
     yield Setting(
         "vllm.max_num_seqs", ask.max_seqs,
@@ -195,10 +197,11 @@ def rejected(best: Candidate, found: list[Candidate], wish: Wish) -> Iterator[Re
         yield Rejected("bfloat16", reason)
     if reason := flash2_reason(wish.gpu):
         yield Rejected("FlashAttention-2", reason)
-    yield from _formats(best, wish)
+    yield from _formats(best, found, wish)
     if ask.engine == "vllm":
         yield from _eager(best)
-    yield from _loop(best, found)
+    if not best.tier:
+        yield from _loop(best)
     yield from _cards(best, found, wish)
     tokens = best.memory.kv_tokens
     if tokens and wish.model.context > tokens:
@@ -211,18 +214,24 @@ def rejected(best: Candidate, found: list[Candidate], wish: Wish) -> Iterator[Re
         )
 
 
-def _formats(best: Candidate, wish: Wish) -> Iterator[Rejected]:
+def _formats(best: Candidate, found: list[Candidate], wish: Wish) -> Iterator[Rejected]:
     ask, m = best.ask, wish.model
-    if m.quant or best.tier:
-        if best.tier:
-            full = weights(m, "float16").total / 2**30
+    if m.quant:
+        return
+    if best.tier:
+        full = weights(m, "float16").total / 2**30
+        plain = max(
+            (c for c in found if c.tier == 0 and c.ask.engine == ask.engine), key=lambda c: c.speed.decode, default=None
+        )
+        if plain is None:
+            en = f"weights alone take {full:.1f} GiB; {ask.total / 1024:.1f} GiB are visible to CUDA, less context, buffers and cache"
             yield Rejected(
-                "16 bit",
-                _t(
-                    f"weights alone take {full:.1f} GiB; {ask.total / 1024:.1f} GiB are visible to CUDA",
-                    f"仅权重就要 {full:.1f} GiB；CUDA 可见 {ask.total / 1024:.1f} GiB",
-                ),
+                "16 bit", _t(en, f"仅权重就要 {full:.1f} GiB；CUDA 可见 {ask.total / 1024:.1f} GiB，还要除去上下文、缓冲和缓存")
             )
+        else:
+            step = plain.speed.step.total * 1e3
+            en = f"{step:.1f} ms between tokens, first token {plain.speed.ttft_ms:.0f} ms: it misses the limits that were set"
+            yield Rejected("16 bit", _t(en, f"token 间隔 {step:.1f} ms、首 token {plain.speed.ttft_ms:.0f} ms：达不到所设时延"))
         return
     small = "Q4_K_M" if ask.engine == "llama.cpp" else "bnb-nf4" if ask.engine == "transformers" else "awq-int4"
     other = replace(ask, scheme=small)
@@ -266,7 +275,7 @@ def _eager(best: Candidate) -> Iterator[Rejected]:
         )
 
 
-def _loop(best: Candidate, found: list[Candidate]) -> Iterator[Rejected]:
+def _loop(best: Candidate) -> Iterator[Rejected]:
     """The plain generate loop: what a small model reaches in it."""
     if best.ask.gpu.vendor != "NVIDIA" or engine_reason("transformers", best.ask.gpu):
         return
@@ -318,13 +327,3 @@ def _cards(best: Candidate, found: list[Candidate], wish: Wish) -> Iterator[Reje
                 f"单路 {other.speed.decode:.0f} 对 {best.speed.decode:.0f} tok/s",
             ),
         )
-
-
-def name_of(engine: str) -> str:
-    """The settings family of an engine."""
-    return _NAME[engine]
-
-
-def tier_name(scheme: str) -> str:
-    """A format as people say it."""
-    return scheme or "16 bit" if scheme not in physics.table("quant") else f"{scheme} ({quant.kernel(scheme)})"

@@ -40,6 +40,11 @@ def engine_reason(engine: str, gpu: Gpu, version: str = "") -> Text | None:
         need = str(physics.value("sglang", "min_cc"))
         if gpu.cc < physics.numbers(need) or gpu.id.startswith("jetson"):
             return _text(f"SGLang's FlashInfer needs compute capability {need}", f"SGLang 的 FlashInfer 要求计算能力 {need}")
+    if engine == "transformers" and gpu.id.startswith("jetson"):
+        return _text(
+            "torch wheels of PyPI are not for Jetson (L4T); only the vendor's are",
+            "PyPI 的 torch 不支持 Jetson（L4T），只有厂商构建可用",
+        )
     if engine == "transformers" and not torch_build(gpu):
         return _text(f"no current torch wheel holds code for {cc}", f"现行 torch 安装包不含 {cc} 的代码")
     return None

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -24,7 +25,6 @@ from dstune.plan.fit import (
     dtype_reason,
     engine_reason,
     fits,
-    fp8_native,
     newest_vllm,
     scheme_reason,
 )
@@ -38,6 +38,9 @@ TIERS: tuple[tuple[str, ...], ...] = (("", "F16"), ("fp8", "Q8_0"), ("awq-int4",
 PREFERENCE = ("vllm", "llama.cpp", "transformers", "sglang")
 CLOSE = 0.75
 """An engine earlier in `PREFERENCE` is taken when it reaches this part of the best score: it batches, streams and is served."""
+
+FP8_WEIGHTS = (8, 0)
+"""Compute capability from which vLLM quantises to fp8 on load (weight-only Marlin kernels before Ada; compat.toml)."""
 
 MAX_UTILIZATION, UNIFIED_UTILIZATION = 0.92, 0.8
 DEFAULT_CONTEXT = {True: 8192, False: 4096}
@@ -81,6 +84,9 @@ def recommend(wish: Wish) -> Plan:
     best = choose(wish, found)
     plan_settings = (*settings(best, wish), *sampling(wish.model, best.ask.engine))
     notes: list[Text] = [hint] if (hint := client_hint(wish.model, best.ask.output)) else []
+    if wish.others_mib >= 1:
+        en = f"{wish.others_mib:,.0f} MiB of this card are taken by others; the plan takes what is free."
+        notes.append(_text(en, f"该卡已被占用 {wish.others_mib:,.0f} MiB，方案只用空闲部分。"))
     if not best.meets:
         notes.append(
             _text(
@@ -94,7 +100,7 @@ def recommend(wish: Wish) -> Plan:
             en = f"vLLM {best.ask.version} wheels carry CUDA {cuda}: they need driver {driver} or newer (Linux)."
             notes.append(_text(en, f"vLLM {best.ask.version} 安装包自带 CUDA {cuda}，需要 {driver} 或更新的驱动（Linux）。"))
     if wish.gpu.confidence == "low":
-        notes.append(_text("the datasheet row of this card is of low confidence", "这张卡的规格数据可信度较低"))
+        notes.append(_text("The datasheet row of this card is of low confidence.", "这张卡的规格数据可信度较低。"))
     return Plan(
         engine=best.ask.engine,
         engine_version=best.ask.version,
@@ -146,13 +152,13 @@ def _available(scheme: str, engine: str, wish: Wish, version: str) -> bool:
     own = wish.model.quant
     if own and own != "gguf":
         return scheme == "" and engine != "llama.cpp" and scheme_reason(own, engine, wish.gpu, version) is None
-    if (scheme == "") == (engine == "llama.cpp"):
-        return scheme == "" and False
+    if scheme == "" and engine == "llama.cpp":
+        return False
     if scheme == "bnb-nf4" and engine != "transformers":
         return False
     if engine == "transformers" and scheme in ("fp8", "awq-int4"):
         return False
-    if scheme == "fp8" and not fp8_native(wish.gpu):
+    if scheme == "fp8" and wish.gpu.cc < FP8_WEIGHTS:
         return False
     if scheme == "awq-int4" and not quantised_repo(wish.model.aliases, r"awq|gptq-int4|w4a16"):
         return False
@@ -202,9 +208,11 @@ def _shape_vllm(ask: Ask, wish: Wish) -> Ask:
         outside = physics.value("common", "context") + (0 if counted else graph_bytes(trial) / MIB)
         room = usable - outside - (0 if wish.limit_mib else HARDWARE_MARGIN_MIB)
         share = min(cap, room / ask.total)
-        if wish.workload.goal == "memory":
-            share = min(share, _least_share(trial, ask.batch))
-        share = max(0.01, int(100 * share) / 100 if wish.workload.goal != "memory" else -int(-100 * share) / 100)
+        tight = wish.workload.goal == "memory" or ask.gpu.unified  # memory that nobody else uses is free, the CPU's is not
+        if tight:
+            tokens = max(ask.max_len, ask.batch * (ask.prompt + ask.output)) if not ask.gpu.unified else seqs * ask.max_len
+            share = min(share, _least_share(trial, tokens))
+        share = max(0.01, (math.ceil if tight and share < cap else math.floor)(100 * share) / 100)
         trial = replace(trial, utilization=share)
         mem = memory(trial)
         holds = (mem.kv_tokens or 0) / max(1, trial.prompt + trial.output)
@@ -218,12 +226,11 @@ def _shape_vllm(ask: Ask, wish: Wish) -> Ask:
     return replace(trial, batch=batch, max_seqs=seqs)
 
 
-def _least_share(ask: Ask, batch: int) -> float:
-    """The smallest gpu_memory_utilization whose pool holds one whole context, and all running requests."""
+def _least_share(ask: Ask, tokens: float) -> float:
+    """The smallest gpu_memory_utilization whose pool holds this many tokens."""
     whole = memory(replace(ask, utilization=1.0))
     per_token = (whole.kv_mib / whole.kv_tokens) if whole.kv_tokens else 0
-    tokens = max(ask.max_len, batch * (ask.prompt + ask.output)) * 1.02 + 64
-    return (ask.total - whole.kv_mib + per_token * tokens) / ask.total
+    return (ask.total - whole.kv_mib + per_token * (tokens * 1.02 + 64)) / ask.total
 
 
 def _power(n: int) -> int:

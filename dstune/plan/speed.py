@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from dstune.catalog.gpus import Gpu
 from dstune.plan import physics
-from dstune.plan.ask import Ask
+from dstune.plan.ask import Ask, dies
 from dstune.plan.memory import kv_bytes, memory, tensor_parallel
 from dstune.plan.quant import BYTES, kernel, weights
 
@@ -66,7 +66,7 @@ def bandwidth(ask: Ask) -> float:
     part = physics.value(e, "bandwidth") * physics.table("common")["kernel_bandwidth"][kind]
     if g.unified:
         part *= physics.value("common", "unified_bandwidth")
-    streaming = g.bandwidth_gb_s * 1e9 * part / _dies(g)
+    streaming = g.bandwidth_gb_s * 1e9 * part / dies(g)
     if not g.sm_count or not g.cc[0]:
         return float(streaming)
     in_flight = g.sm_count * sm_bandwidth(ask) * physics.table("common")["kernel_sm"][kind]
@@ -78,11 +78,6 @@ def sm_bandwidth(ask: Ask) -> float:
     return float((ask.gpu.clock_mhz or DEFAULT_CLOCK_MHZ) * 1e6 * physics.value(ask.engine, "sm_bytes"))
 
 
-def _dies(gpu: Gpu) -> int:
-    """Devices that one board shows (the MI250 is two; its row holds both)."""
-    return 2 if gpu.id == "mi250" else 1
-
-
 def _launch_factor(ask: Ask) -> float:
     return float(physics.table("common")["cdna_layer"][ask.engine]) if ask.gpu.architecture.startswith("CDNA") else 1.0
 
@@ -92,7 +87,7 @@ def rate(ask: Ask) -> float:
     g = ask.gpu
     part = physics.value(ask.engine, "prefill_rate")
     if g.architecture.startswith("CDNA"):
-        part *= physics.value("common", "cdna_rate") / _dies(g)
+        part *= physics.value("common", "cdna_rate") / dies(g)
     peak = g.fp16_tflops or g.fp32_tflops
     if ask.dtype == "float32" and not ask.scheme:
         peak = g.fp32_tflops

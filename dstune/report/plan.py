@@ -140,8 +140,10 @@ def _band(p: Prediction) -> str:
 
 def _command(text: str) -> str:
     """A command broken at its flags, so that it can be pasted."""
-    if "\n" in text or cells(text) <= WIDTH - 2:
-        return "\n".join("  " + line for line in text.split("\n"))
+    if "\n" in text:
+        return "\n".join(_call(line) for line in text.split("\n"))
+    if cells(text) <= WIDTH - 2:
+        return "  " + text
     out, line = [], ""
     for word in text.replace(" --", "\n--").replace(" -hf ", "\n-hf ").split("\n"):
         if line and cells(line) + cells(word) > WIDTH - 6:
@@ -150,3 +152,14 @@ def _command(text: str) -> str:
         line = f"{line} {word}".strip()
     out.append(line)
     return "  " + " \\\n    ".join(out)
+
+
+def _call(text: str) -> str:
+    """A Python call broken after its commas."""
+    out, line = [], " "
+    for word in text.split(", "):
+        if cells(line) + cells(word) > WIDTH - 4 and line.strip():
+            out.append(line)
+            line = "     "
+        line += f" {word},"
+    return "\n".join([*out, line]).rstrip(",")

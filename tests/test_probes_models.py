@@ -232,3 +232,39 @@ def test_no_safetensors_header(data: bytes, tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     path.write_bytes(data)
     assert model_files.safetensors_header(str(path)) is None
+
+
+def _gguf(pairs: dict[str, Any], data: bytes) -> bytes:
+    def text(t: str) -> bytes:
+        return struct.pack("<Q", len(t)) + t.encode()
+
+    out = b"GGUF" + struct.pack("<IQQ", 3, 2, len(pairs))
+    for key, value in pairs.items():
+        out += text(key)
+        if isinstance(value, str):
+            out += struct.pack("<I", 8) + text(value)
+        elif isinstance(value, list):
+            out += struct.pack("<IIQ", 9, 8, len(value)) + b"".join(map(text, value))
+        else:
+            out += struct.pack("<II", 4, value)
+    for name, offset in (("a", 0), ("b", 64)):
+        out += text(name) + struct.pack("<IQQIQ", 2, 4, 8, 1, offset)
+    return out + bytes(-len(out) % 32) + data
+
+
+def test_gguf_file(tmp_path: Path) -> None:
+    pairs = {
+        "general.architecture": "qwen2", "general.file_type": 15, "qwen2.block_count": 28, "qwen2.context_length": 131072,
+        "qwen2.embedding_length": 1536, "qwen2.attention.head_count": 12, "qwen2.attention.head_count_kv": 2,
+        "tokenizer.ggml.tokens": ["a", "b", "c"], "tokenizer.chat_template": "{{ messages }}",
+    }  # fmt: skip
+    path = tmp_path / "model-Q4_K_M.gguf"
+    path.write_bytes(_gguf(pairs, bytes(128)))
+    for read in (facts(tmp_path), facts(path)):
+        assert (read["model_type"], read["layers"], read["kv_heads"], read["head_dim"]) == ("qwen2", 28, 2, 128)
+        assert (read["quantization"], read["vocab_size"], read["max_position_embeddings"]) == ("Q4_K_M", 3, 131072)
+        assert (read["parameters"], read["chat_template"], read["truncated_files"]) == (64, True, [])
+    path.write_bytes(_gguf(pairs, bytes(60)))
+    assert facts(path)["truncated_files"] == [path.name]
+    path.write_bytes(path.read_bytes()[:100])
+    assert facts(tmp_path)["truncated_files"] == [path.name]

@@ -245,7 +245,7 @@ def test_endpoint_of_a_vllm(serve: Callable[[Answers], str], monkeypatch: pytest
     evidence = server.read_endpoint(url + "/v1")
     found = {f.name: f.value for f in evidence.facts}
     assert (found["reachable"], found["health_status"], found["version"]) == (True, 200, "0.8.5")
-    assert (found["models"], found["max_model_len"], found["model_root"]) == (["smollm2"], 8192, "/models/r1")
+    assert (found["models"], found["max_model_len"], found["model_root"]) == (["r1"], 8192, "/models/r1")
     assert (found["running"], found["waiting"]) == (16, 8)
     assert not evidence.gaps
 
@@ -262,6 +262,27 @@ def test_endpoint_with_less_to_say(serve: Callable[[Answers], str]) -> None:
     found = {f.name: f.value for f in evidence.facts}
     assert (found["needs_key"], found["slots"], found["slot_context"]) == (True, 4, 2048)
     assert any(g.name == "running" and "--metrics" in g.hint for g in evidence.gaps)
+
+
+def test_engine_of_servers_without_metrics(serve: Callable[[Answers], str]) -> None:
+    ollama = serve(
+        {
+            "/v1/models": (200, '{"data": [{"id": "qwen", "owned_by": "library"}]}'),
+            "/api/version": (200, '{"version": "0.5.1"}'),
+        }
+    )
+    found = {f.name: f.value for f in server.read_endpoint(ollama).facts}
+    assert (found["engine"], found["version"], found["models"]) == ("ollama", "0.5.1", ["qwen"])
+    gradio = serve({"/config": (200, '{"version": "6.31.0", "components": [], "mode": "blocks"}')})
+    found = {f.name: f.value for f in server.read_endpoint(gradio).facts}
+    assert (found["engine"], found["version"], found["health_status"]) == ("gradio", "6.31.0", 404)
+
+
+def test_port_in_a_command_line() -> None:
+    assert server._stated_port(("vllm", "serve", "m", "--port", "8001")) == 8001
+    assert server._stated_port(("vllm", "serve", "m", "--port=8002")) == 8002
+    assert server._stated_port(("vllm", "serve", "m", "--port")) is None
+    assert server._stated_port(("python", "app.py")) is None
 
 
 def test_endpoint_where_nobody_listens() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from dstune.lang import say
 from dstune.model import Fact, Gap
+from dstune.probes import gguf
 from dstune.probes.reading import Item, facts, text_of
 
 _BYTES = {
@@ -103,7 +104,7 @@ def weights(folder: str, files: dict[str, int], subject: str, shown: str) -> Ite
                 tensors.add(tensor)
                 counted[entry["dtype"]] = counted.get(entry["dtype"], 0) + _product(entry["shape"])
         elif name.endswith(".gguf"):
-            if not _starts(path, b"GGUF"):
+            if not gguf.is_whole(path):
                 truncated.append(name)
         elif not _zip_is_whole(path, size):
             truncated.append(name)

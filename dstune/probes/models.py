@@ -14,7 +14,7 @@ from typing import Any
 
 from dstune.lang import say
 from dstune.model import Fact, Gap
-from dstune.probes import model_files
+from dstune.probes import gguf, model_files
 from dstune.probes.reading import Item, Options, facts, line_of, listing, numbered, text_of
 from dstune.redact import redact
 
@@ -88,6 +88,9 @@ def read(folder: str, subject: str, layout: str = "plain", name: str = "") -> It
     shown = redact(folder)
     yield from facts(subject, shown, path=shown, id=name or None, layout=layout)
     yield Fact(subject, "escaped_path", "___" in folder, shown)
+    if os.path.isfile(folder) and folder.endswith(".gguf"):
+        yield from _single_gguf(folder, subject, shown)
+        return
     exists = os.path.isdir(folder)
     yield Fact(subject, "exists", exists, shown)
     if not exists:
@@ -104,9 +107,14 @@ def read(folder: str, subject: str, layout: str = "plain", name: str = "") -> It
         yield from _configuration(config, subject, f"{shown}/config.json")
     elif "config.json" in files:
         yield Gap(subject, "architecture", say("config.json is not valid JSON", "config.json 不是合法的 JSON"))
+    main = next((f for f in files if f.endswith(".gguf") and "mmproj" not in f), None)
+    only_gguf = main is not None and "config.json" not in files
+    if main is not None and only_gguf:
+        yield from gguf.described(f"{folder}/{main}", subject, f"{shown}/{main}")
     yield from model_files.weights(folder, files, subject, shown)
     yield from _generation(folder, subject, shown, config if isinstance(config, dict) else {})
-    yield from _tokenizer(folder, files, subject, shown)
+    if not only_gguf:
+        yield from _tokenizer(folder, files, subject, shown)
     if layout == "hf_cache":
         base = folder.split("/snapshots/")[0]
         incomplete = [f for f in listing(f"{base}/blobs") if f.endswith(".incomplete")]
@@ -115,6 +123,14 @@ def read(folder: str, subject: str, layout: str = "plain", name: str = "") -> It
         parent = os.path.dirname(folder)
         left = [e for d in (f"{parent}/._____temp", f"{folder}/._____temp") for e in listing(d)]
         yield Fact(subject, "incomplete_downloads", len(left), f"{redact(parent)}/._____temp")
+
+
+def _single_gguf(path: str, subject: str, shown: str) -> Iterator[Item]:
+    yield Fact(subject, "exists", True, shown)
+    yield Fact(subject, "weights_formats", ["gguf"], shown)
+    yield Fact(subject, "weights_mib", os.path.getsize(path) >> 20, shown)
+    yield Fact(subject, "truncated_files", [] if gguf.is_whole(path) else [os.path.basename(path)], shown)
+    yield from gguf.described(path, subject, shown)
 
 
 def _twin(folder: str) -> str | None:

@@ -59,7 +59,10 @@ def _process(process: Process, engine: str, subject: str, options: Options) -> I
     ports = process.ports()
     for child in () if ports else children:
         ports = ports or Process(child, options.root).ports()
-    if ports:
+    stated = _stated_port(process.argv)
+    if not ports and stated:
+        yield Fact(subject, "port", stated, f"{source}/cmdline")
+    elif ports:
         yield from facts(subject, f"{source}/net/tcp", port=ports[0][1], bind=ports[0][0], ports=[port for _, port in ports])
     else:
         reason = say(
@@ -67,6 +70,16 @@ def _process(process: Process, engine: str, subject: str, options: Options) -> I
             "看不到监听端口（尚未就绪，或属于其他用户）",
         )
         yield Gap(subject, "port", reason, "sudo ss -ltnp")
+
+
+def _stated_port(argv: tuple[str, ...]) -> int | None:
+    """Port in a command line: `--port 8000`, `--port=8000`, `--server.port 8501`."""
+    for word, after in zip(argv, (*argv[1:], ""), strict=True):
+        name, _, value = word.partition("=")
+        if name in ("--port", "--server.port", "--server_port", "--http-port"):
+            value = value or after
+            return int(value) if value.isdigit() else None
+    return None
 
 
 def _link(process: Process, name: str) -> str | None:
@@ -137,8 +150,15 @@ def subject_of(evidence: Evidence, url: str) -> str:
 
 
 def _split(items: Iterator[Item]) -> tuple[list[Fact], list[Gap]]:
-    every_item = list(items)
-    return [i for i in every_item if isinstance(i, Fact)], [i for i in every_item if isinstance(i, Gap)]
+    """Facts and gaps; what two pages of a server tell counts as the first told it."""
+    told: dict[str, Fact] = {}
+    gaps: list[Gap] = []
+    for item in items:
+        if isinstance(item, Gap):
+            gaps.append(item)
+        else:
+            told.setdefault(item.name, item)
+    return list(told.values()), gaps
 
 
 def _endpoint(client: _Client, base: str, seconds: float, subject: str) -> Iterator[Item]:
@@ -156,12 +176,16 @@ def _endpoint(client: _Client, base: str, seconds: float, subject: str) -> Itera
     status, _, took = health
     yield Fact(subject, "health_status", status, f"GET {shown}/health")
     yield Fact(subject, "health_ms", round(took, 1), f"GET {shown}/health")
-    yield from _models(client, shown, subject)
-    version = client.get("/version")
-    parsed = _object(version)
-    yield from facts(subject, f"GET {shown}/version", version=parsed.get("version"))
-    yield from _info(client, shown, subject)
+    listed = client.get("/v1/models")
+    yield from _models(listed, shown, subject)
+    version = _object(client.get("/version")).get("version")
+    yield from facts(subject, f"GET {shown}/version", version=version)
+    if version is None:
+        yield from _info(client, shown, subject)
     first = client.get("/metrics")
+    owner = str(((_object(listed).get("data") or [{}])[0] or {}).get("owned_by", ""))
+    if isinstance(first, str) or first[0] != 200:
+        yield from _engine(client, shown, subject, owner)
     if isinstance(first, str) or first[0] != 200 or "# " not in first[1][:65536]:
         why = first if isinstance(first, str) else say(f"answers {first[0]}", f"返回 {first[0]}")
         hint = say(
@@ -193,8 +217,22 @@ def _object(answer: tuple[int, str, float] | str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _models(client: _Client, shown: str, subject: str) -> Iterator[Item]:
-    answer = client.get("/v1/models")
+_OWNERS = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llama.cpp", "library": "ollama", "me": "llama-cpp-python"}
+
+
+def _engine(client: _Client, shown: str, subject: str, owner: str) -> Iterator[Item]:
+    """Engine of a server without metrics: by the owner that it names for its models, or as a Gradio app by its /config."""
+    if owner in _OWNERS:
+        yield Fact(subject, "engine", _OWNERS[owner], f"GET {shown}/v1/models owned_by")
+        if _OWNERS[owner] == "ollama":
+            yield from facts(subject, f"GET {shown}/api/version", version=_object(client.get("/api/version")).get("version"))
+        return
+    config = _object(client.get("/config"))
+    if "components" in config and "version" in config:
+        yield from facts(subject, f"GET {shown}/config", engine="gradio", version=config.get("version"))
+
+
+def _models(answer: tuple[int, str, float] | str, shown: str, subject: str) -> Iterator[Item]:
     source = f"GET {shown}/v1/models"
     status = answer if isinstance(answer, str) else answer[0]
     if status in (401, 403):

@@ -134,3 +134,9 @@ def test_command_says_when_the_endpoint_is_not_there(run_dstune: Run) -> None:
     done = run_dstune("probe", "--only", "server", "--endpoint", "http://127.0.0.1:9")
     assert done.returncode == 3
     assert "127.0.0.1:9" in done.stdout
+
+
+def test_command_refuses_a_folder_that_is_not_there(run_dstune: Run, tmp_path: Path) -> None:
+    done = run_dstune("probe", "--only", "server", "-o", str(tmp_path / "gone/ev.json"))
+    assert done.returncode == 2
+    assert "gone" in done.stderr

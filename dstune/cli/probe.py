@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import replace
 
@@ -46,6 +47,11 @@ def command(
 ) -> int:
     from dstune.probes import PROBES, collect
 
+    folder = os.path.dirname(os.path.abspath(output)) if output else ""
+    if folder and not os.access(folder, os.W_OK):
+        raise DstuneError(
+            say(f"{folder} cannot be written to", f"无法写入 {folder}"), "", say("choose another folder", "请换一个目录")
+        )
     names = [n.strip() for n in only.split(",") if n.strip()] if only else None
     for name in names or ():
         if name not in PROBES:

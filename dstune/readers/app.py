@@ -1,0 +1,69 @@
+"""A Python program (file, notebook, snippet) → its settings and what is wrong or notable in it.
+
+Only `ast`: reading costs milliseconds. Commented-out code is not code. What cannot be parsed is a Gap, the rest is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from dstune.model import Document, Fact, Gap
+from dstune.readers import app_client, app_generate, app_load, app_serve
+from dstune.readers.app_seen import Seen
+from dstune.readers.app_settings import settings
+from dstune.readers.app_source import source_of
+
+_PINNED = re.compile(
+    r"(?<![\w-])(transformers|gradio|torch|vllm|openai|accelerate)(?:\[[\w,]*\])?\s*(==|>=|~=)\s*(\d+(?:\.\d+)*)", re.I
+)
+SMELLS = (app_load.smells, app_generate.smells, app_serve.smells, app_client.smells)
+
+
+def read(document: Document) -> Iterable[Fact | Gap]:
+    """Settings, `app.*` facts and gaps of one program, each fact once per line."""
+    source = source_of(document)
+    for first, last in source.lost:
+        yield Gap("app", "*", f"{document.path}:{first}-{last} is no Python that can be parsed", "give the whole file")
+    if not source.trees:
+        return
+    seen = Seen(source)
+    given: set[tuple[str, str, object, int | None]] = set()
+    for item in (*_about(seen), *settings(seen), *(f for part in SMELLS for f in part(seen))):
+        if isinstance(item, Fact):
+            key = (item.subject, item.name, str(item.value), item.line)
+            if key in given:
+                continue
+            given.add(key)
+        yield item
+
+
+def _about(seen: Seen) -> Iterator[Fact]:
+    """What kind of program this is."""
+    first = next((n.lineno for n in seen.index.nodes if hasattr(n, "lineno")), 1)
+    yield seen.fact("app", "complete", seen.complete, first)
+    yield seen.fact("app", "client_only", seen.client_only, first)
+    known = (
+        "transformers",
+        "torch",
+        "gradio",
+        "fastapi",
+        "flask",
+        "streamlit",
+        "vllm",
+        "openai",
+        "llama_cpp",
+        "chainlit",
+        "langchain_openai",
+        "requests",
+        "httpx",
+        "modelscope",
+        "unsloth",
+    )
+    used = [k for k in known if k in seen.frameworks]
+    if used:
+        yield seen.fact("app", "frameworks", used, first)
+    for name, sign, version in _PINNED.findall(seen.source.requirements):
+        # a lower bound decides only what newer versions do
+        if sign in ("==", "~=") or version.split(".")[0] >= "5":
+            yield seen.fact("requirements", name.lower(), version, 1)

@@ -15,14 +15,6 @@ def derive(evidence: Evidence) -> Evidence:
     return evidence
 
 
-def _count(evidence: Evidence) -> Iterator[Fact]:
-    """How many cards were seen."""
-    cards = evidence.subjects("gpu")
-    read = [f for f in evidence.find("gpu", "name") if f.source.startswith("nvml")]
-    if read:
-        yield Fact("gpu", "count", len(cards), "derived: cards that NVML lists")
-
-
 def _card(evidence: Evidence) -> Iterator[Fact]:
     """What the catalogue knows of a named card where nothing was read: compute capability, memory, unified memory."""
     from dstune.catalog import gpus
@@ -61,4 +53,4 @@ def _others(evidence: Evidence) -> Iterator[Fact]:
         yield Fact("log", "oom_other_mib", round(max(0.0, total - free - own), 1), read.source, read.line, read.text)
 
 
-DERIVED: tuple[Callable[[Evidence], Iterator[Fact]], ...] = (_count, _card, _headroom, _others)
+DERIVED: tuple[Callable[[Evidence], Iterator[Fact]], ...] = (_card, _headroom, _others)

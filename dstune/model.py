@@ -332,6 +332,7 @@ class Report:
     artifacts: tuple[Artifact, ...] = ()
     trials: tuple[Trial, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
+    behaviours: tuple[dict[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
 
 

@@ -1,7 +1,8 @@
-"""`dstune bench`: how fast a server is, where the time goes, what breaks at which load."""
+"""`dstune bench`: how fast a server is, where the time goes, what breaks at which load, whether its text runs away."""
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import replace
 from typing import Any
@@ -11,16 +12,25 @@ import click
 from dstune.cli.options import common, emit, empty, save
 from dstune.errors import DstuneError, Exit
 from dstune.lang import say
-from dstune.model import Trial, Workload
+from dstune.model import Report, Trial, Workload
+
+SWEEP_STEP_S = 6.0
+"""Seconds of one step of a sweep: eight steps stay under a minute."""
 
 
 @click.command(
     help=say(
-        "Load the server at URL for a short time and report latency, throughput and errors.",
-        "对 URL 上的服务做短时压测，报告延迟、吞吐和错误。",
+        "Load the server at URL for a short time and report latency, throughput and errors.\n\n"
+        "\b\n  dstune bench http://127.0.0.1:8000\n  dstune bench --gradio http://127.0.0.1:7860\n  dstune bench --local ./model\n  dstune bench compare before.json after.json",
+        "对 URL 上的服务做短时压测，报告延迟、吞吐和错误。\n\n"
+        "\b\n  dstune bench http://127.0.0.1:8000\n  dstune bench --gradio http://127.0.0.1:7860\n  dstune bench --local ./model\n  dstune bench compare before.json after.json",
     )
 )
-@click.argument("url")
+@click.argument("url", nargs=-1, metavar="[URL | compare A B]")
+@click.option("--gradio", metavar="URL", help=say("A Gradio app, through its queue.", "Gradio 应用（走队列）。"))
+@click.option(
+    "--local", metavar="DIR", help=say("A model directory, loaded bare by a child process.", "模型目录，由子进程直接加载。")
+)
 @click.option(
     "--concurrency",
     "-c",
@@ -32,10 +42,13 @@ from dstune.model import Trial, Workload
 @click.option(
     "--rate",
     type=click.FloatRange(min=0.01),
-    help=say("Requests per second (Poisson arrivals) instead of a concurrency.", "每秒请求数（泊松到达），代替并发数。"),
+    help=say("Requests per second (Poisson arrivals) instead.", "每秒请求数（泊松到达），代替并发数。"),
 )
 @click.option("--sweep", is_flag=True, help=say("Double the concurrency until it no longer pays.", "并发翻倍直到不再有收益。"))
-@click.option("--duration", default="30s", show_default=True, help=say("Length of the load: 30s, 2m.", "压测时长：30s、2m。"))
+@click.option(
+    "--behaviour", is_flag=True, help=say("Ask what brings runaway text out, and count it.", "用易诱发异常的问题检查文本行为。")
+)
+@click.option("--duration", default=None, help=say("Length of the load: 30s (default), 2m.", "压测时长：30s（默认）、2m。"))
 @click.option(
     "--requests",
     "-n",
@@ -46,9 +59,7 @@ from dstune.model import Trial, Workload
     "--profile",
     default="chat",
     show_default=True,
-    help=say(
-        "chat, math, code, zh, long, or a file with one prompt a line.", "chat、math、code、zh、long，或每行一个提示词的文件。"
-    ),
+    help=say("chat, math, code, zh, long, or a file: a prompt a line.", "chat、math、code、zh、long，或每行一个提示词的文件。"),
 )
 @click.option(
     "--max-tokens",
@@ -86,6 +97,12 @@ from dstune.model import Trial, Workload
     show_default=True,
     help=say("Runs, for the spread.", "重复次数，用于估计波动。"),
 )
+@click.option("--python", help=say("Interpreter for --local.", "--local 使用的 Python。"))
+@click.option(
+    "--random-weights",
+    is_flag=True,
+    help=say("With --local: the shape of config.json, random weights.", "配合 --local：只用 config.json 的结构，随机权重。"),
+)
 @click.option(
     "--api-key-file",
     type=click.Path(),
@@ -94,42 +111,63 @@ from dstune.model import Trial, Workload
 @click.option("--insecure", is_flag=True, help=say("Accept any TLS certificate.", "接受任何 TLS 证书。"))
 @click.option("-o", "out", type=click.Path(), help=say("Write the report as JSON to a file.", "把 JSON 报告写入文件。"))
 @common
-def command(
-    url: str, concurrency: int, rate: float | None, sweep: bool, duration: str, requests: int | None, profile: str, max_tokens: int, model: str,
-    temperature: float | None, slo_ttft: float | None, slo_itl: float | None, timeout: float, warmup: int, repeat: int, api_key_file: str | None,
-    insecure: bool, out: str | None, as_json: bool,
-) -> int:  # fmt: skip
-    from dstune.load.detect import api_key, detect
-    from dstune.load.run import Options
-
-    key = api_key(api_key_file)
-    headers = (("Authorization", f"Bearer {key}"),) if key else ()
-    server = detect(url, dict(headers))
-    name = model or (server.models[0] if server.models else "default")
-    work = Workload(output_tokens=max_tokens, concurrency=concurrency, rate=rate, slo_ttft_ms=slo_ttft, slo_itl_ms=slo_itl)
-    extra: dict[str, Any] = {} if temperature is None else {"temperature": temperature}
-    options = Options(
-        work, profile, name, seconds(duration), requests, True, warmup, timeout, headers, extra, verify_tls=not insecure
-    )  # fmt: skip
-    trials = (
-        _sweep(server, options)
-        if sweep
-        else [_one(server, replace(options, seed=i + 1), f"{i + 1}/{repeat}") for i in range(repeat)]
-    )
-    report = replace(empty("bench"), trials=tuple(trials))
+def command(url: tuple[str, ...], gradio: str | None, local: str | None, out: str | None, as_json: bool, **options: Any) -> int:
+    if url[:1] == ("compare",):
+        report = _compare(url[1:])
+    elif local:
+        report = _local(local, options)
+    else:
+        where = gradio or (url[0] if len(url) == 1 else "")
+        if not where:
+            raise DstuneError(say("no server given", "没有给出服务"), "", "dstune bench http://127.0.0.1:8000")
+        report = _serve(where, options)
     if out:
         from dstune.report.json import dumps
 
         save(out, dumps(report) + "\n")
     emit(report, as_json)
-    return Exit.OK if any(t.outcome["requests"]["ok"] for t in trials) else Exit.UNOBSERVABLE
+    if report.verdicts:
+        return Exit.OK if all(v.met for v in report.verdicts) else Exit.FINDINGS
+    return Exit.OK if any(t.outcome["requests"]["ok"] for t in report.trials) else Exit.UNOBSERVABLE
 
 
-def _one(server: Any, options: Any, label: str = "") -> Trial:
-    from dstune.load.run import Live, trial
+def _serve(url: str, o: dict[str, Any]) -> Report:
+    from dstune.load.detect import api_key, detect
+    from dstune.load.run import Options
+
+    key = api_key(o["api_key_file"])
+    headers = (("Authorization", f"Bearer {key}"),) if key else ()
+    server = detect(url, dict(headers))
+    work = Workload(
+        output_tokens=o["max_tokens"],
+        concurrency=o["concurrency"],
+        rate=o["rate"],
+        slo_ttft_ms=o["slo_ttft"],
+        slo_itl_ms=o["slo_itl"],
+    )
+    extra: dict[str, Any] = {} if o["temperature"] is None else {"temperature": o["temperature"]}
+    name = o["model"] or (server.models[0] if server.models else "default")
+    length = seconds(o["duration"]) if o["duration"] else SWEEP_STEP_S if o["sweep"] else 30.0
+    options = Options(
+        work, o["profile"], name, length, o["requests"], True, o["warmup"], o["timeout"], headers, extra, verify_tls=not o["insecure"]
+    )  # fmt: skip
+    if o["behaviour"]:
+        from dstune.load.behave import behave
+
+        trial, rows = behave(server, options, _progress(""))
+        return replace(empty("bench"), trials=(trial,), behaviours=tuple(rows))
+    trials = (
+        _sweep(server, options)
+        if o["sweep"]
+        else [_one(server, replace(options, seed=i + 1), f"{i + 1}/{o['repeat']}") for i in range(o["repeat"])]
+    )
+    return replace(empty("bench"), trials=tuple(trials))
+
+
+def _progress(label: str) -> Any:
     from dstune.load.stats import percentile
 
-    def tick(live: Live) -> None:
+    def tick(live: Any) -> None:
         if not sys.stderr.isatty():
             return
         part = ""
@@ -142,7 +180,13 @@ def _one(server: Any, options: Any, label: str = "") -> Trial:
             file=sys.stderr,
         )
 
-    found, _ = trial(server, options, tick=tick)
+    return tick
+
+
+def _one(server: Any, options: Any, label: str = "") -> Trial:
+    from dstune.load.run import trial
+
+    found, _ = trial(server, options, tick=_progress(label))
     if sys.stderr.isatty():
         print("\r\x1b[K", end="", file=sys.stderr)
     return found
@@ -161,6 +205,48 @@ def _sweep(server: Any, options: Any) -> list[Trial]:
     for _ in sweep(options.workload, step):
         pass
     return trials
+
+
+def _local(folder: str, o: dict[str, Any]) -> Report:
+    from dstune.load.local import run
+
+    def seen(event: dict[str, Any]) -> None:
+        if sys.stderr.isatty() and event["event"] in ("loaded", "run"):
+            what = (
+                f"{event['device']}, {event['dtype']}"
+                if event["event"] == "loaded"
+                else f"batch {event['batch']}, pass {event['number'] + 1}"
+            )
+            print(f"{event['event']}: {what}", file=sys.stderr)
+
+    trials = run(folder, o["python"] or "", tokens=o["max_tokens"], random=o["random_weights"], seen=seen)
+    return replace(empty("bench"), trials=tuple(trials))
+
+
+def _compare(paths: tuple[str, ...]) -> Report:
+    from dstune.verify import compare
+
+    if len(paths) != 2:
+        raise DstuneError(
+            say("compare takes two files", "compare 需要两个文件"), "", "dstune bench compare before.json after.json"
+        )
+    before, after = (outcomes(p) for p in paths)
+    return replace(empty("bench"), verdicts=tuple(compare(before, after)))
+
+
+def outcomes(path: str) -> list[dict[str, Any]]:
+    """The trials of a saved report. Raises `DstuneError` for what is none."""
+    try:
+        with open(path, encoding="utf-8") as f:
+            data = json.load(f)
+        found = data["trials"] if "trials" in data else [data["trial"]]
+        return [t for t in found if t["requests"] is not None]
+    except OSError as error:
+        raise DstuneError(f"{path}: {error.strerror}", "", "dstune bench URL -o run.json") from None
+    except (ValueError, KeyError, TypeError):
+        raise DstuneError(
+            say(f"{path} is no report of dstune bench", f"{path} 不是 dstune bench 的报告"), "", "dstune bench URL -o run.json"
+        ) from None
 
 
 def seconds(text: str) -> float:

@@ -98,6 +98,7 @@ def broken_characters(text: str) -> str:
 
 def byte_level(text: str) -> str:
     """Ġ, Ċ or ▁ of the vocabulary shown as text: the tokenizer was rebuilt as another class."""
+    text = SPECIAL.sub("", text)
     found = _BPE.search(text)
     return text[max(0, found.start() - 20) : found.start() + 20] if found and len(_BPE.findall(text)) > 2 else ""
 

@@ -120,6 +120,11 @@ class Connection(asyncio.Protocol):
             return
         self._feed()
 
+    def peek(self, answer: Answer) -> None:
+        """Puts what has arrived of a running answer into it."""
+        if self._head is not None and self._head.answer is answer:
+            self._feed()
+
     def _feed(self) -> None:
         head = self._head
         if head is None:
@@ -216,6 +221,12 @@ class Pool:
                 self._tls.check_hostname = False
                 self._tls.verify_mode = ssl.CERT_NONE
         self.opened = 0
+        self._all: list[Connection] = []
+
+    def peek(self, answer: Answer) -> None:
+        """Puts what has arrived of a running answer into it."""
+        for connection in self._all:
+            connection.peek(answer)
 
     async def _connection(self, answer: Answer) -> Connection | None:
         while self._free:
@@ -234,6 +245,7 @@ class Pool:
             answer.error, answer.detail = "refused", error.strerror or str(error)
         else:
             self.opened += 1
+            self._all = [c for c in self._all if not c.closed] + [fresh]
             return fresh
         answer.sent = answer.ended = now()
         return None

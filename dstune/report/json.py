@@ -32,10 +32,13 @@ def as_dict(report: Report) -> dict[str, Any]:
         out["evidence"] = evidence(report.evidence)
     if report.artifacts:
         out["artifacts"] = [{"path": a.path, "diff": a.diff, "text": a.text} for a in report.artifacts]
-    if len(report.trials) == 1:
-        out["trial"] = report.trials[0].outcome
-    elif report.trials:
-        out["trials"] = [t.outcome for t in report.trials]
+    trials = [{**t.outcome, "workload": to_json(t.workload), "settings": t.settings} for t in report.trials]
+    if len(trials) == 1:
+        out["trial"] = trials[0]
+    elif trials:
+        out["trials"] = trials
+    if report.behaviours:
+        out["behaviours"] = list(report.behaviours)
     if report.verdicts:
         out["verdicts"] = to_json(report.verdicts)
     if report.notes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dstune.lang import say
-from dstune.model import Trial
+from dstune.model import Trial, Verdict
 from dstune.report.text import cells
 
 _ROWS = (
@@ -97,3 +97,32 @@ def _row(o: dict[str, Any], t: Trial) -> str:
     ttft, itl = o.get("ttft_ms") or {}, o.get("itl_ms") or {}
     cell = [f"{v:>10.1f}" if v is not None else f"{'-':>10}" for v in (ttft.get("p50"), ttft.get("p95"), itl.get("p50"))]
     return f"{t.workload.concurrency:>8}{o['output_tok_s']:>10.1f}{''.join(cell)}{o['requests']['failed']:>8}"
+
+
+def behaviours_text(rows: tuple[dict[str, Any], ...]) -> str:
+    """What the texts did wrong: how often, how sure, and an excerpt."""
+    if not rows:
+        return ""
+    out = ["", say("behaviour (95 % interval):", "文本行为（95% 区间）：")]
+    for r in rows:
+        out.append(f"  {r['probe']:20} {r['hits']:>3}/{r['samples']}  {r['low']:.0%}–{r['high']:.0%}  → {r['cause']}")
+        out.append(f"      {str(r['excerpt'])[:70]!r}")
+    return "\n".join(out)
+
+
+_VERDICT = {"better": ("better", "变好"), "worse": ("worse", "变差"), "noise": ("noise", "噪声")}
+
+
+def verdicts_text(verdicts: tuple[Verdict, ...]) -> str:
+    """Before and after, with the noise below which a difference means nothing."""
+    if not verdicts:
+        return ""
+    from dstune.verify import word
+
+    head = f"{'':16}{say('before', '之前'):>12}{say('after', '之后'):>12}{'±':>10}"
+    return "\n".join(
+        [
+            head,
+            *(f"{v.claim:16}{v.before:>12.2f}{v.after:>12.2f}{v.spread:>10.2f}  {say(*_VERDICT[word(v)])}" for v in verdicts),
+        ]
+    )

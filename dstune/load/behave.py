@@ -1,0 +1,119 @@
+"""Behaviour probes: a small set of questions that bring the symptoms of R1-family models out, at several temperatures."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dstune.load.answers import Reply, read
+from dstune.load.behaviour import Asked, judge, runaway, summary
+from dstune.load.client import Answer, Pool, Target, run
+from dstune.load.detect import Server
+from dstune.load.run import ROUTE, Live, Options
+from dstune.load.stats import outcome
+from dstune.model import Trial
+
+SAMPLES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One request: prompt, sampling, and what is expected of the answer."""
+
+    prompt: str
+    language: str = "en"
+    temperature: float | None = None
+    system: str = ""
+
+
+QUESTIONS: tuple[Question, ...] = (
+    *(Question("What is 2^10?", temperature=t) for t in (0.0, 0.3, 0.6, 0.9)),
+    Question("What is 1+1?", temperature=0.6),
+    Question("1+1等于几？", "zh", 0.6),
+    Question("请用中文解释牛顿第一定律。", "zh", 0.6),
+    Question("请用中文解释牛顿第一定律。", "zh", 0.6, "You are a helpful assistant."),
+    Question("Write a Python function for quicksort.", temperature=0.6),
+    Question("Write a Python function for quicksort.", temperature=0.0),
+    Question("Count from 1 to 200 in words, one a line, then say done.", temperature=0.6),
+    Question("What is 2^10? Please reason step by step, and put your final answer within \\boxed{}.", temperature=0.6),
+)
+
+
+def behave(server: Server, options: Options, tick: Callable[[Live], None] | None = None) -> tuple[Trial, list[dict[str, Any]]]:
+    """Asks every question `SAMPLES` times, a few at once; a stream that already loops is cut. (trial, `behaviours` of the report)."""
+    cpu = time.process_time()
+    asked = [(q, Answer(i, 0.0)) for i, q in enumerate(q for q in QUESTIONS for _ in range(SAMPLES))]
+    run(_ask(server, options, asked, tick))
+    replies = [(q, read(a)) for q, a in asked if a.sent]
+    reasoning = any("think" in r.text or r.reasoning for _, r in replies) or "r1" in options.model.lower()
+    judged = [judge(_mended(r), Asked(q.prompt, q.language, reasoning)) for q, r in replies if r.ok or r.error == "cut"]
+    figures = outcome([_mended(r) for _, r in replies], options.workload, {"cpu_s": time.process_time() - cpu})
+    settings = {
+        "url": server.base,
+        "server": server.kind,
+        "server_version": server.version,
+        "model": options.model,
+        "profile": "behaviour",
+    }
+    return Trial(options.workload, dict(settings), figures), summary(judged)
+
+
+def _mended(reply: Reply) -> Reply:
+    """A stream that we cut because it looped is an answer, and one that did not stop."""
+    if reply.error == "cut":
+        reply.error, reply.finish = "", "length"
+    return reply
+
+
+async def _ask(
+    server: Server, options: Options, asked: list[tuple[Question, Answer]], tick: Callable[[Live], None] | None
+) -> None:
+    pool = Pool(Target(server.base + ROUTE[server.dialect], options.headers, options.timeout_s, options.verify_tls))
+    gate = asyncio.Semaphore(options.workload.concurrency)
+    live = Live()
+
+    async def one(question: Question, answer: Answer) -> None:
+        async with gate:
+            answer.due = time.perf_counter()
+            task = asyncio.create_task(pool.send(pool.target.request(_body(question, options, server.dialect)), answer))
+            while not task.done():
+                await asyncio.wait({task}, timeout=1.0)
+                pool.peek(answer)
+                if not task.done() and runaway(_so_far(answer)):
+                    task.cancel()
+                    await asyncio.gather(task, return_exceptions=True)
+                    answer.error = "cut"
+            live.done += 1
+            if tick is not None:
+                tick(live)
+
+    try:
+        await asyncio.gather(*(one(q, a) for q, a in asked))
+    finally:
+        pool.close()
+
+
+def _so_far(answer: Answer) -> str:
+    found = read(Answer(answer.number, answer.due, answer.sent, answer.ended, answer.status, answer.headers, answer.pieces))
+    return found.reasoning + found.text
+
+
+def _body(question: Question, options: Options, dialect: str) -> bytes:
+    body: dict[str, Any] = {
+        "model": options.model,
+        "max_tokens": max(options.workload.output_tokens, 256),
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    if question.temperature is not None:
+        body |= {"temperature": question.temperature, "top_p": 0.95 if question.temperature else 1.0}
+    if dialect == "chat":
+        system = [{"role": "system", "content": question.system}] if question.system else []
+        body["messages"] = [*system, {"role": "user", "content": question.prompt}]
+    else:
+        body["prompt"] = question.prompt
+    return json.dumps(body, ensure_ascii=False).encode()

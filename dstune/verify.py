@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -31,7 +32,7 @@ def compare(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -
         if not a or not b:
             continue
         mean_a, mean_b = statistics.fmean(a), statistics.fmean(b)
-        noise = 2 * (_error(a) ** 2 + _error(b) ** 2) ** 0.5
+        noise = 2 * math.hypot(_error(a), _error(b))
         worse = (mean_a - mean_b) if more_is_better else (mean_b - mean_a)
         out.append(Verdict(claim, round(mean_a, 3), round(mean_b, 3), round(noise, 3), worse <= noise))
     return out
@@ -41,7 +42,7 @@ def _error(values: Sequence[float]) -> float:
     """Standard error of the mean."""
     if len(values) < 2:
         return SINGLE_RUN_NOISE / 2 * abs(values[0])
-    return statistics.stdev(values) / float(len(values)) ** 0.5
+    return statistics.stdev(values) / math.sqrt(len(values))
 
 
 def word(verdict: Verdict) -> str:

@@ -71,3 +71,11 @@ def test_version_and_unknown_command(run_dstune) -> None:  # type: ignore[no-unt
     assert wrong.returncode == 2
     assert "dstune doctor" in wrong.stderr
     assert wrong.stdout == ""
+
+
+def test_completion(run_dstune) -> None:  # type: ignore[no-untyped-def]
+    script = run_dstune("completion", "bash")
+    assert script.returncode == 0
+    assert "_DSTUNE_COMPLETE" in script.stdout
+    answer = run_dstune(COMP_WORDS="dstune doc", COMP_CWORD="1", _DSTUNE_COMPLETE="bash_complete")
+    assert "plain,doctor" in answer.stdout

@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "记录本机：显卡、驱动、Python、容器、服务",
     ),
     "explain": ("Explain a cause, or list all of them", "解释一个病因，或列出全部"),
+    "completion": ("Completion script for bash, zsh or fish", "bash、zsh、fish 的补全脚本"),
 }
 ALIASES = {"loadtest": "bench", "patch": "fix", "diagnose": "doctor", "check": "doctor"}
 
@@ -39,6 +40,8 @@ def main(argv: list[str] | None = None) -> int:
     if args[:1] in (["--version"], ["-V"]):
         print(f"dstune {__version__}")
         return Exit.OK
+    if "_DSTUNE_COMPLETE" in os.environ:
+        return _complete()
     try:
         return _run(args)
     except DstuneError as error:
@@ -79,6 +82,15 @@ def _run(args: list[str]) -> int:
         context = getattr(error, "ctx", None)
         hint = f"{context.command_path} --help" if context is not None else "dstune --help"
         raise DstuneError(error.format_message().rstrip("."), "", hint) from None
+
+
+def _complete() -> int:
+    """Answers the shell's completion request (click reads the words from the environment)."""
+    from click.shell_completion import shell_complete
+
+    from dstune.cli.options import group
+
+    return shell_complete(group(), {}, "dstune", "_DSTUNE_COMPLETE", os.environ["_DSTUNE_COMPLETE"])
 
 
 def _tell(error: DstuneError) -> None:

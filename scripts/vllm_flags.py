@@ -112,7 +112,11 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
         top = name.split(".")[0]
         ours = name.startswith("vllm") and not name.startswith(("vllm._", "vllm.vllm_flash_attn", "vllm_"))
-        return None if top in REAL or top in OTHER_PLATFORMS or ours else importlib.machinery.ModuleSpec(name, self, is_package=True)
+        return (
+            None
+            if top in REAL or top in OTHER_PLATFORMS or ours
+            else importlib.machinery.ModuleSpec(name, self, is_package=True)
+        )
 
     def create_module(self, spec: Any) -> Any:
         module = _Module(spec.name)
@@ -218,7 +222,9 @@ def toml(data: dict[str, Any]) -> str:
         if flag["nargs"] in ("+", "*", "?"):
             fields.append(f'nargs = "{flag["nargs"]}"')
         default = flag["default"]
-        if isinstance(default, bool | int | float) or (isinstance(default, str) and default and len(default) < 40 and "==" not in default):
+        if isinstance(default, bool | int | float) or (
+            isinstance(default, str) and default and len(default) < 40 and "==" not in default
+        ):
             fields.append(f"default = {json.dumps(default)}")
         lines.append(f"{long[0]} = {{ {', '.join(fields)} }}")
     return "\n".join(lines) + "\n"

@@ -1,7 +1,9 @@
 """Users' files and pastes → settings, facts and hits, with file and line.
 
-`READERS` maps a kind to the module that has `read(document) -> facts and gaps`; a kind's writer, where it has one, is the
-`write` of the same module.
+`READERS` maps a kind to the module that has `read(document) -> facts and gaps`; a kind's writer, where it has one (all but app and log), is the `write` of the same module:
+`write(text, {"vllm.max_num_seqs": 64, "vllm.quantization": None}) -> text` puts declared settings where they live and leaves every other
+character alone; None takes a setting out; a setting that has no place in the text (another engine's, no command) is left out, so an unchanged
+text means that nothing could be set.
 """
 
 from __future__ import annotations
@@ -223,7 +225,7 @@ def _renumbered(new: Evidence, old: Evidence) -> Evidence:
     )
 
 
-PER_FILE = frozenset(("app", "generate", "transformers", "gradio", "client", "dockerfile", "compose", "tokenizer"))
+PER_FILE = frozenset(("app", "generate", "transformers", "gradio", "client", "dockerfile", "compose", "tokenizer", "docker", "requirements"))
 
 
 def with_subject(facts: Iterable[Fact], subject: str) -> list[Fact]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import ast
 import re
 
-from dstune.readers.app_names import FUNCTIONS, MISSING, Assigned, Called, Function, Names
+from dstune.readers.app_calls import Called, Calls
+from dstune.readers.app_names import FUNCTIONS, MISSING, Assigned, Function
 
 _MODEL = re.compile(
     r"ForCausalLM|LMHeadModel|ForConditionalGeneration|ImageTextToText|Vision2Seq|FastLanguageModel|FastModel|PeftModel|AutoGPTQ|GPTQModel|AutoAWQ|CTransformers"
@@ -45,7 +46,7 @@ _PLACES = frozenset(
 )
 
 
-class Index(Names):
+class Index(Calls):
     """Names with kinds."""
 
     # -- kinds ---------------------------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ def _models(seen: Seen) -> Iterator[Fact]:
             continue
         what = known(load.model)
         if what.misspelled and not _modelscope(seen):
-            at: ast.expr = load.call.args[0] if load.call.args else load.call.node
+            at = load.call.args[0] if load.call.args else load.call.node
             yield seen.smell("model_id_meant", at, what.misspelled)
             yield seen.smell("model_id_slip_sure", at, what.sure)
         if seen.value(load.keywords, "trust_remote_code") is True and _supported(load.model):

@@ -76,7 +76,7 @@ class Seen:
         number = at if isinstance(at, int) else getattr(at, "lineno", 0)
         return Fact(subject, name, value, self.source.path, number or None, shown(self.index.line(number)))
 
-    def smell(self, name: str, at: ast.AST, value: Value = True) -> Fact:
+    def smell(self, name: str, at: ast.AST | int, value: Value = True) -> Fact:
         """An `app` fact."""
         return self.fact("app", name, value, at)
 

@@ -1,0 +1,369 @@
+"""Edits of keywords on loads, generate calls and their helpers."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import libcst as cst
+
+from dstune.expr import Version
+from dstune.readers.app_edit_sites import (
+    Found,
+    Program,
+    Site,
+    add_keyword,
+    bound,
+    drop_keyword,
+    key_of,
+    outermost,
+    rename_keyword,
+    same_value,
+    set_at,
+    site,
+)  # fmt: skip
+from dstune.readers.app_edit_tree import Context, Edits, Tree, callee, constant, dotted, drop_statement, expression, text_of
+
+_DTYPES = ("dtype", "torch_dtype")
+_SAMPLING = ("temperature", "top_p", "top_k", "repetition_penalty", "min_p")
+R1 = {"temperature": 0.6, "top_p": 0.95}
+"""Sampling that the vendor of the R1 family recommends (deepseek-ai/DeepSeek-R1 README.md, usage recommendations)."""
+
+
+def made(program: Program, edits: Edits) -> cst.Module | None:
+    """The edited module; None where nothing was edited."""
+    return edits.made(program.tree.module) if edits else None
+
+
+def dtype_keyword(context: Context) -> str:
+    """`dtype` from transformers 4.56 on, where `torch_dtype` warns; `torch_dtype` before and where the version is unknown: it works in all."""
+    version = context.versions.get("transformers")
+    return "dtype" if version and Version(version) >= Version("4.56") else "torch_dtype"
+
+
+def set_dtype(program: Program, context: Context) -> cst.Module | None:
+    """Weights in 16 bit: the checkpoint's own type ("auto"), or the one that the fix names for the card."""
+    tree, edits = program.tree, Edits()
+    wanted = str(
+        context.settings.get("transformers.dtype") or context.settings.get("transformers.torch_dtype") or "auto"
+    ).removeprefix("torch.")
+    torch = tree.imported("torch")
+    value = f"{torch}.{wanted}" if torch and wanted in ("float16", "bfloat16") else f'"{wanted}"'
+    for call in [*program.loads, *(p for p in program.pipelines if not _has_model_object(program, p))]:
+        where = site(tree, call)
+        if where.has("quantization_config") or where.has("load_in_4bit") or where.has("load_in_8bit") or where.has("gguf_file"):
+            continue
+        given = next((d for d in _DTYPES if where.has(d)), "")
+        nested = where.get("model_kwargs")
+        if nested is not None and (
+            not isinstance(nested.value, cst.Dict) or any(key_of(e) in _DTYPES for e in nested.value.elements)
+        ):
+            return None
+        if given:
+            set_at(tree, edits, where, given, value)
+        elif not where.closed:
+            return None
+        else:
+            add_keyword(edits, where.holders[0], dtype_keyword(context), value)
+        edits_float(tree, edits, call)
+    return made(program, edits)
+
+
+def edits_float(tree: Tree, edits: Edits, load: cst.Call) -> None:
+    """Takes `.float()` off the chain of a load: it would undo the 16 bit."""
+    here: cst.BaseExpression = load
+    whole = outermost(tree, load)
+    while here is not whole:
+        attribute = tree.parent(here)
+        over = tree.parent(attribute) if attribute is not None else None
+        assert isinstance(attribute, cst.Attribute)
+        assert isinstance(over, cst.Call)
+        if attribute.attr.value == "float":
+            edits.add(over, lambda n: n.func.value)
+        here = over
+
+
+def _has_model_object(program: Program, call: cst.Call) -> bool:
+    where = site(program.tree, call)
+    found = where.get("model")
+    node = found.value if found else next((a.value for a in where.positional()[1:2]), None)
+    return node is not None and text_of(node) is None and (dotted(node) in program.models or isinstance(node, cst.Call))
+
+
+def drop_use_cache_false(program: Program, context: Context) -> cst.Module | None:
+    """`use_cache=False` on generate, load and generation config, and as a statement on their config."""
+    tree, edits = program.tree, Edits()
+    sites = [*program.generates, *program.configs(), *(site(tree, c) for c in program.loads)]
+    seen: set[cst.CSTNode] = set()
+    for where in sites:
+        found = where.get("use_cache")
+        if found is not None and dotted(found.value) == "False" and found.element not in seen:
+            seen.add(found.element)
+            drop_keyword(edits, found)
+        for assign in where.set_later("use_cache"):
+            if dotted(assign.value) == "False" and assign not in seen:
+                seen.add(assign)
+                drop_statement(tree, edits, assign)
+    for assign in tree.find(cst.Assign):
+        name = dotted(assign.targets[0].target)
+        if re.search(r"\.(generation_)?config\.use_cache$", name) and dotted(assign.value) == "False":
+            drop_statement(tree, edits, assign)
+    return made(program, edits)
+
+
+def drop_max_length(program: Program, context: Context) -> cst.Module | None:
+    """`max_length` beside `max_new_tokens` goes; alone it becomes `max_new_tokens`, as it counted the prompt too."""
+    tree, edits = program.tree, Edits()
+    seen: set[cst.CSTNode] = set()
+    for where in [*program.generates, *program.configs()]:
+        found, beside = where.get("max_length"), where.has("max_new_tokens")
+        for assign in where.set_later("max_length"):
+            if not beside:
+                return None
+            if assign not in seen:
+                seen.add(assign)
+                drop_statement(tree, edits, assign)
+        if found is None or found.element in seen:
+            continue
+        seen.add(found.element)
+        if beside:
+            drop_keyword(edits, found)
+        elif where.closed:
+            rename_keyword(edits, found, "max_new_tokens")
+    return made(program, edits)
+
+
+def set_max_new_tokens(program: Program, context: Context) -> cst.Module | None:
+    """`max_new_tokens` of each generate call to the fix's number; a `max_length` beside it goes."""
+    number = context.settings.get("generate.max_new_tokens")
+    if not isinstance(number, int | float):
+        return None
+    return _set_generate(program, {"max_new_tokens": str(int(number))}, ("max_length",))
+
+
+def _set_generate(program: Program, values: dict[str, str], drop: tuple[str, ...] = ()) -> cst.Module | None:
+    tree, edits = program.tree, Edits()
+    done: set[tuple[int, str]] = set()
+    for where in program.generates:
+        if where.has("generation_config"):
+            continue
+        for name, value in values.items():
+            if (id(where.holders[-1]), name) in done and len(where.holders) > 1:
+                continue
+            done.add((id(where.holders[-1]), name))
+            if set_at(tree, edits, where, name, value) is None:
+                return None
+        for name in drop:
+            found = where.get(name)
+            if found is not None:
+                drop_keyword(edits, found)
+    for where in program.configs():
+        for name, value in values.items():
+            if set_at(tree, edits, where, name, value) is None:
+                return None
+    return made(program, edits)
+
+
+def set_sampling(program: Program, context: Context) -> cst.Module | None:
+    """Sampling of the fix (`generate.temperature`, …) with `do_sample=True`; a value that the user computes (a slider) stays.
+
+    Without values in the fix: `do_sample=True` where sampling keywords stand without it.
+    """
+    wanted = {k.partition(".")[2]: v for k, v in context.settings.items() if k.startswith("generate.")}
+    tree, edits = program.tree, Edits()
+    for where in [*program.generates, *program.configs()]:
+        if where.has("generation_config"):
+            continue
+        values = {k: v for k, v in wanted.items() if k in _SAMPLING}
+        if not values and not wanted.get("do_sample"):
+            if any(where.has(k) for k in _SAMPLING) and not where.has("do_sample"):
+                values = {}
+            else:
+                continue
+        for name, value in values.items():
+            found = where.get(name)
+            if found is not None and not constant(found.value):
+                continue
+            if set_at(tree, edits, where, name, str(value)) is None:
+                return None
+        if (
+            wanted.get("do_sample") is not False
+            and set_at(tree, edits, where, "do_sample", "True") is None
+            and not where.has("do_sample")
+        ):
+            return None
+    return made(program, edits)
+
+
+def attn_sdpa(program: Program, context: Context) -> cst.Module | None:
+    """FlashAttention-2 → torch's own scaled dot product attention, which needs no package and every card has."""
+    tree, edits = program.tree, Edits()
+    for call in [*program.loads, *program.pipelines]:
+        where = site(tree, call)
+        nested = where.get("model_kwargs")
+        if nested is not None and isinstance(nested.value, cst.Dict):
+            where.holders.append(nested.value)
+        old = where.get("use_flash_attention_2")
+        if old is not None:
+            if where.has("attn_implementation"):
+                drop_keyword(edits, old)
+            else:
+                rename_keyword(edits, old, "attn_implementation")
+                edits.put(old.value, expression('"sdpa"'))
+        found = where.get("attn_implementation")
+        if (
+            found is not None
+            and text_of(found.value) != "sdpa"
+            and set_at(tree, edits, where, "attn_implementation", '"sdpa"') is None
+        ):
+            return None
+    return made(program, edits)
+
+
+def add_skip_special_tokens(program: Program, context: Context) -> cst.Module | None:
+    """`skip_special_tokens=True` on decodes of generated tokens and on streamers."""
+    tree, edits = program.tree, Edits()
+    for call in tree.calls:
+        left, name = callee(call)
+        decode = name in ("decode", "batch_decode") and (
+            left in program.tokenizers or "tok" in left.lower() or "processor" in left.lower()
+        )
+        if not decode and name not in ("TextIteratorStreamer", "TextStreamer"):
+            continue
+        where = site(tree, call)
+        found = where.get("skip_special_tokens")
+        if found is None and where.closed:
+            add_keyword(edits, call, "skip_special_tokens", "True")
+        elif found is not None and dotted(found.value) == "False":
+            edits.put(found.value, expression("True"))
+    return made(program, edits)
+
+
+def padding_left(program: Program, context: Context) -> cst.Module | None:
+    """Prompts of a batch end at the same place: the tokenizer pads on the left."""
+    tree, edits = program.tree, Edits()
+    for assign in tree.find(cst.Assign):
+        if dotted(assign.targets[0].target).endswith(".padding_side"):
+            if text_of(assign.value) == "right":
+                edits.put(assign.value, expression('"left"'))
+            elif text_of(assign.value) != "left":
+                return None
+    if edits:
+        return made(program, edits)
+    for call in program.tokenizer_loads:
+        where = site(tree, call)
+        if set_at(tree, edits, where, "padding_side", '"left"') is None:
+            return None
+    return made(program, edits)
+
+
+def device_map_auto(program: Program, context: Context) -> cst.Module | None:
+    """`device_map="auto"` on the load; the moves by hand (`model.to(…)`, layers one by one) go."""
+    tree, edits = program.tree, Edits()
+    if not program.loads:
+        return None
+    for call in program.loads:
+        where = site(tree, call)
+        if set_at(tree, edits, where, "device_map", '"auto"') is None:
+            return None
+        whole = outermost(tree, call)
+        here: cst.BaseExpression = call
+        while here is not whole:
+            over = tree.parent(tree.parent(here) or here)
+            assert isinstance(over, cst.Call)
+            if callee_name(over) in ("to", "cuda"):
+                edits.add(over, lambda n: n.func.value)
+            here = over
+        for name in bound(tree, call):
+            _drop_moves(tree, edits, name)
+    return made(program, edits)
+
+
+def callee_name(call: cst.Call) -> str:
+    """The last name of what is called, also on a chain."""
+    return call.func.attr.value if isinstance(call.func, cst.Attribute) else dotted(call.func)
+
+
+def _drop_moves(tree: Tree, edits: Edits, model: str) -> None:
+    """Statements that move a model or parts of it to a device, and loops that do nothing else."""
+    loops = {loop for loop in tree.find(cst.For) if _only_moves(tree, loop, model)}
+    for loop in loops:
+        edits.drop(loop)
+    for small in [*tree.find(cst.Expr), *tree.find(cst.Assign)]:
+        value = small.value
+        if not isinstance(value, cst.Call) or any(tree.within(small, loop) for loop in loops):
+            continue
+        target = dotted(small.targets[0].target) if isinstance(small, cst.Assign) else ""
+        if callee_name(value) in ("to", "cuda") and isinstance(value.func, cst.Attribute) and _root(value.func.value) == model:
+            own = tree.code(value.func.value)
+            if not target or target == own or own.startswith(f"{model}."):
+                drop_statement(tree, edits, small)
+
+
+def _only_moves(tree: Tree, loop: cst.For, model: str) -> bool:
+    lines = loop.body.body
+    smalls: list[Any] = [s for line in lines if isinstance(line, cst.SimpleStatementLine) for s in line.body]
+    if len(smalls) != len(lines) or _root_of_any(tree, loop.iter, model) is False:
+        return False
+    return all(isinstance(getattr(s, "value", None), cst.Call) and callee_name(s.value) in ("to", "cuda") for s in smalls)
+
+
+def _root_of_any(tree: Tree, node: cst.CSTNode, model: str) -> bool:
+    return re.search(rf"\b{re.escape(model)}\b.*\blayers\b", tree.code(node)) is not None
+
+
+def _root(node: cst.CSTNode) -> str:
+    while isinstance(node, cst.Attribute | cst.Subscript | cst.Call):
+        name = dotted(node)
+        if name.startswith("self."):
+            return ".".join(name.split(".")[:2])
+        node = node.func if isinstance(node, cst.Call) else node.value
+    return dotted(node)
+
+
+def set_keyword(program: Program, key: str, value: str | None) -> cst.Module | None:
+    """A setting (`generate.top_k`, `transformers.device_map`, `gradio.…`) as a keyword of its call; value None removes it."""
+    family, _, name = key.partition(".")
+    tree, edits = program.tree, Edits()
+    for where in sites_of(program, family, name):
+        found: Found | None = where.get(name)
+        if value is None:
+            if found is not None:
+                drop_keyword(edits, found)
+        elif set_at(tree, edits, where, name, value) is None:
+            return None
+    return made(program, edits)
+
+
+def sites_of(program: Program, family: str, name: str) -> list[Site]:
+    """The calls that a family's settings belong to."""
+    tree = program.tree
+    if family == "generate":
+        return [*program.generates, *program.configs()]
+    if family == "transformers":
+        return [site(tree, c) for c in program.loads]
+    if family == "tokenizer":
+        return [site(tree, c) for c in program.tokenizer_loads]
+    if family == "vllm":
+        return [site(tree, c) for c in tree.calls if callee(c)[1] in ("LLM", "EngineArgs", "AsyncEngineArgs")]
+    if family == "client":
+        return [site(tree, c) for c in tree.calls if callee(c)[1] in ("OpenAI", "AsyncOpenAI")]
+    return []
+
+
+def same(a: cst.BaseExpression, b: str) -> bool:
+    """Whether an expression reads like a text."""
+    return same_value(a, b)
+
+
+TABLE = {
+    "set-dtype": set_dtype,
+    "drop-use-cache-false": drop_use_cache_false,
+    "drop-max-length": drop_max_length,
+    "set-max-new-tokens": set_max_new_tokens,
+    "set-sampling": set_sampling,
+    "attn-sdpa": attn_sdpa,
+    "add-skip-special-tokens": add_skip_special_tokens,
+    "padding-left": padding_left,
+    "device-map-auto": device_map_auto,
+}

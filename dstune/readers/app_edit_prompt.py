@@ -1,0 +1,394 @@
+"""Edits between the prompt and the answer: template, device, unpacking, decoding, and how the text is handed on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from dstune.readers.app_edit_keywords import callee_name, made
+from dstune.readers.app_edit_sites import Program, Site, add_keyword, bound, key_of, outermost, site
+from dstune.readers.app_edit_tree import (
+    Context,
+    Edits,
+    Tree,
+    callee,
+    dotted,
+    drop_statement,
+    expression,
+    statements,
+    walk,
+)  # fmt: skip
+
+
+def drop_tokenizer_to(program: Program, context: Context) -> cst.Module | None:
+    """`tokenizer.to("cuda")` goes, as a statement and on the load: a tokenizer has no device."""
+    tree, edits = program.tree, Edits()
+    for call in program.tokenizer_loads:
+        here: cst.BaseExpression = call
+        whole = outermost(tree, call)
+        while here is not whole:
+            over = tree.parent(tree.parent(here) or here)
+            assert isinstance(over, cst.Call)
+            edits.add(over, lambda n: n.func.value)
+            here = over
+    for small in [*tree.find(cst.Expr), *tree.find(cst.Assign)]:
+        value = small.value
+        if isinstance(value, cst.Call) and callee_name(value) in ("to", "cuda") and callee(value)[0] in program.tokenizers:
+            target = dotted(small.targets[0].target) if isinstance(small, cst.Assign) else callee(value)[0]
+            if target == callee(value)[0]:
+                drop_statement(tree, edits, small)
+            elif isinstance(small, cst.Assign):
+                edits.put(value, cst.ensure_type(value.func, cst.Attribute).value)
+    return made(program, edits)
+
+
+def encodings(program: Program) -> Iterator[tuple[cst.Call, list[str], Site]]:
+    """(call that turns a prompt into tensors, names it is bound to, the generate site that takes them)."""
+    tree = program.tree
+    for call in tree.calls:
+        left, name = callee(call)
+        full = f"{left}.{name}" if left else name
+        encode = full in program.tokenizers or (
+            left in program.tokenizers and name in ("encode", "encode_plus", "batch_encode_plus", "apply_chat_template")
+        )
+        if not encode or site(tree, call).get("return_tensors") is None:
+            continue
+        names = names_of(tree, call)
+        for where in program.generates:
+            scope = tree.function(call)
+            if tree.function(where.call) is not scope and (scope is None or not tree.within(where.call, scope)):
+                continue
+            inside = tree.within(call, where.call)
+            if inside or (tree.before(call, where.call) and any(uses(tree, where, n) for n in names)):
+                yield call, names, where
+                break
+
+
+def names_of(tree: Tree, call: cst.Call) -> list[str]:
+    """Names bound to a call, also through `["input_ids"]`, `.input_ids` and `.to(…)`."""
+    here: cst.CSTNode = call
+    while True:
+        up = tree.parent(here)
+        if (isinstance(up, cst.Attribute | cst.Subscript) and up.value is here) or (
+            isinstance(up, cst.Call) and up.func is here
+        ):
+            here = up
+        else:
+            return bound(tree, here) if isinstance(here, cst.BaseExpression) else []
+
+
+def uses(tree: Tree, where: Site, name: str) -> bool:
+    """Whether a generate site reads a variable (its call or the dicts that give it keywords)."""
+    return any(
+        dotted(n) == name
+        for holder in (where.call, *where.holders)
+        for kind in (cst.Name, cst.Attribute)
+        for n in walk(holder, kind)
+    )
+
+
+def add_chat_template(program: Program, context: Context) -> cst.Module | None:
+    """`tokenizer(prompt)` → `tokenizer.apply_chat_template([{"role": "user", …}], add_generation_prompt=True)`; no system prompt."""
+    tree, edits = program.tree, Edits()
+    for call, _, _ in encodings(program):
+        left, name = callee(call)
+        if name == "apply_chat_template":
+            continue
+        tokenizer = left if name in ("encode", "encode_plus") else tree.code(call.func)
+        if name == "batch_encode_plus":
+            return None
+        prompt = next((a.value for a in call.args if a.keyword is None and not a.star), None)
+        if prompt is None:
+            prompt = next((a.value for a in call.args if key_of(a) == "text"), None)
+        if (
+            prompt is None
+            or isinstance(prompt, cst.List | cst.ListComp)
+            or sum(a.keyword is None for a in call.args) > 1
+            or any(a.star for a in call.args)
+        ):
+            return None
+        if _templated(tree, prompt, call):
+            return None
+        code = tree.code(prompt)
+        line = tree.statement(call)
+        if _is_messages(tree, prompt, call):
+            messages = code
+        elif isinstance(line, cst.SimpleStatementLine):
+            messages = tree.fresh("messages", "conversation")
+            before = statements(tree, f'{messages} = [{{"role": "user", "content": {code}}}]\n')[0]
+            edits.before(line, before)
+        else:
+            messages = f'[{{"role": "user", "content": {code}}}]'
+        kept = [
+            a
+            for a in call.args
+            if a.keyword is not None and key_of(a) not in ("text", "add_special_tokens", "return_attention_mask", "return_dict")
+        ]
+        new = cst.ensure_type(expression(f"{tokenizer}.apply_chat_template({messages}, add_generation_prompt=True)"), cst.Call)
+        more = [*new.args[:-1], new.args[-1].with_changes(comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))]
+        flag = cst.ensure_type(expression("f(return_dict=True)"), cst.Call).args[0]
+        kept = [
+            k.with_changes(
+                comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")), whitespace_after_arg=cst.SimpleWhitespace("")
+            )
+            for k in kept
+        ]
+        whole: cst.BaseExpression = new.with_changes(args=[*more, *kept, flag])
+        if name == "encode":  # it returned the ids alone
+            whole = cst.Subscript(whole, [cst.SubscriptElement(cst.Index(cst.SimpleString('"input_ids"')))])
+        edits.put(call, whole)
+    return made(program, edits)
+
+
+def _templated(tree: Tree, prompt: cst.BaseExpression, call: cst.Call) -> bool:
+    """Whether the prompt already carries a template: role markers in it, or made by `apply_chat_template(tokenize=False)`."""
+    name = dotted(prompt)
+    values = [prompt, *(a.value for a in tree.assigned(name, tree.function(call)) if a.value is not None)] if name else [prompt]
+    code = "\n".join(tree.code(v) for v in values)
+    return bool(
+        re.search(
+            r"apply_chat_template|<\|?[A-Za-z_]+\|?>|<｜|\[INST\]|###\s*(?:Instruction|Human|User)|(?m:(?:User|Human|Assistant|用户)\s*[:：])",
+            code,
+        )
+    )
+
+
+def _is_messages(tree: Tree, prompt: cst.BaseExpression, call: cst.Call) -> bool:
+    name = dotted(prompt)
+    return bool(name) and any(
+        isinstance(a.value, cst.List) and '"role"' in tree.code(a.value).replace("'", '"')
+        for a in tree.assigned(name, tree.function(call))
+    )
+
+
+def ids_of(program: Program, where: Site) -> str:
+    """An expression for the token ids that a generate site starts from, "" where it cannot be told."""
+    tree = program.tree
+    for holder in where.holders:
+        items = holder.args if isinstance(holder, cst.Call) else holder.elements
+        for item in items:
+            starred = item.star == "**" if isinstance(item, cst.Arg) else isinstance(item, cst.StarredDictElement)
+            if (
+                starred
+                and dotted(item.value)
+                and not isinstance(_dict_of(tree, item), cst.Dict)
+                and not _is_dict_call(_dict_of(tree, item))
+            ):
+                return f'{dotted(item.value)}["input_ids"]'
+    found = where.get("input_ids") or where.get("inputs")
+    node = found.value if found else next((a.value for a in where.positional()), None)
+    if node is None:
+        return ""
+    return _ids(program, node, where.call)
+
+
+def _dict_of(tree: Tree, item: cst.Arg | cst.BaseDictElement) -> cst.BaseExpression | None:
+    values = tree.assigned(dotted(item.value), tree.function(item))
+    return values[0].value if len(values) == 1 else None
+
+
+def _is_dict_call(node: cst.BaseExpression | None) -> bool:
+    return isinstance(node, cst.Call) and callee(node) == ("", "dict")
+
+
+def _ids(program: Program, node: cst.BaseExpression, at: cst.CSTNode) -> str:
+    tree = program.tree
+    code = tree.code(node)
+    while (
+        isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in ("to", "cuda", "long")
+    ):
+        node = node.func.value
+        code = tree.code(node)
+    name = dotted(node)
+    if isinstance(node, cst.Subscript) or (name and name.endswith(".input_ids")):
+        return code
+    if not name:
+        return ""
+    given = tree.assigned(name, tree.function(at))
+    if len(given) > 1:  # `x = tok(…)`, then `x = x.to(…)`
+        given = [
+            a for a in given if a.value is not None and not (isinstance(a.value, cst.Call) and callee(a.value) == (name, "to"))
+        ]
+    if len(given) != 1 or given[0].value is None:
+        return name if re.search(r"ids|tensor", name) else ""
+    value = given[0].value
+    while isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute) and value.func.attr.value in ("to", "cuda"):
+        value = value.func.value
+    if isinstance(value, cst.Call):
+        left, called = callee(value)
+        full = f"{left}.{called}" if left else called
+        if full in program.tokenizers:
+            return f'{name}["input_ids"]'
+        if called == "apply_chat_template":
+            flag = site(tree, value).get("return_dict")
+            return (
+                f'{name}["input_ids"]'
+                if flag is not None and dotted(flag.value) == "True"
+                else (name if flag is not None else "")
+            )
+        return name if called == "encode" or called in ("tensor", "cat") else ""
+    return name if re.search(r"input_ids", tree.code(value)) else ""
+
+
+def slice_prompt(program: Program, context: Context) -> cst.Module | None:
+    """Decodes the new tokens only: `outputs[0]` → `outputs[0][inputs["input_ids"].shape[1]:]`; for a pipeline `return_full_text=False`."""
+    tree, edits = program.tree, Edits()
+    for where in program.generates:
+        left, name = callee(where.call)
+        full = f"{left}.{name}" if left else name
+        if full in program.pipes:
+            if not where.has("return_full_text") and where.closed:
+                add_keyword(edits, where.holders[0], "return_full_text", "False")
+            continue
+        if _cut_afterwards(tree, where):
+            continue
+        ids = ids_of(program, where)
+        for decode in _decodes(program, where):
+            argument = next((a.value for a in decode.args if a.keyword is None), None)
+            if argument is None or not ids:
+                return None
+            start = f"{ids}.shape[1]"
+            if callee_name(decode) == "batch_decode":
+                if isinstance(argument, cst.Subscript):
+                    continue
+                cut: cst.BaseExpression = cst.ensure_type(expression(f"x[:, {start}:]"), cst.Subscript).with_changes(
+                    value=argument
+                )
+            else:
+                if _sliced(argument):
+                    continue
+                cut = cst.ensure_type(expression(f"x[{start}:]"), cst.Subscript).with_changes(value=argument)
+            edits.put(argument, cut)
+    return made(program, edits)
+
+
+def _sliced(node: cst.BaseExpression) -> bool:
+    return any(isinstance(e.slice, cst.Slice) for s in walk(node, cst.Subscript) for e in s.slice)
+
+
+def _decodes(program: Program, where: Site) -> list[cst.Call]:
+    """Calls that decode what a generate site returned."""
+    tree = program.tree
+    names, scope = set(bound_result(tree, where.call)), tree.function(where.call)
+    found = []
+    for call in tree.calls:
+        left, name = callee(call)
+        if name not in ("decode", "batch_decode") or not (
+            left in program.tokenizers or "tok" in left.lower() or "processor" in left.lower()
+        ):
+            continue
+        if tree.within(where.call, call) or (
+            scope is tree.function(call)
+            and tree.before(where.call, call)
+            and any(dotted(n) in names for n in walk(call, cst.Name))
+        ):
+            found.append(call)
+    return found
+
+
+def bound_result(tree: Tree, call: cst.Call) -> list[str]:
+    """Names bound to the result of generate, also of `generate(…)[0]`, and names computed from it by slicing alone."""
+    here: cst.BaseExpression = call
+    up = tree.parent(here)
+    while isinstance(up, cst.Subscript) and up.value is here:
+        here, up = up, tree.parent(up)
+    return bound(tree, here)
+
+
+def _cut_afterwards(tree: Tree, where: Site) -> bool:
+    """Whether the program takes the prompt off itself: slices tensors, or cuts the text."""
+    scope: cst.CSTNode = tree.function(where.call) or tree.module
+    names = set(bound_result(tree, where.call))
+    for node in walk(scope, cst.Subscript):
+        if not tree.before(where.call, node) or tree.within(where.call, node):
+            continue
+        code = tree.code(node)
+        if re.search(r"\.shape\[|len\(|input_len|prompt_len", code) and ":" in code:
+            return True
+    for call in walk(scope, cst.Call):
+        if callee(call)[1] in ("removeprefix",) or (
+            callee_name(call) in ("replace", "split", "rsplit", "partition", "rpartition")
+            and tree.before(where.call, call)
+            and not names & {callee(call)[0]}
+        ):
+            return True
+    return False
+
+
+def inputs_to_device(program: Program, context: Context) -> cst.Module | None:
+    """The encoded prompt goes where the model is: `.to(model.device)`."""
+    tree, edits = program.tree, Edits()
+    for call, names, where in encodings(program):
+        scope = tree.function(call) or tree.module
+        moved = any(
+            callee_name(c) in ("to", "cuda") and (tree.within(call, c) or any(_mentions(c, n) for n in names))
+            for c in walk(scope, cst.Call)
+        )
+        if moved or any(
+            isinstance(c.func, cst.Attribute) and callee_name(c) in ("to", "cuda") for c in walk(where.call, cst.Call)
+        ):
+            continue
+        left, name = callee(where.call)
+        model = (
+            left
+            if name == "generate"
+            else next(
+                (dotted(a.value).removesuffix(".generate") for a in where.call.args if dotted(a.value).endswith(".generate")),
+                "",
+            )
+        )
+        if not model:
+            return None
+        edits.put(call, cst.Call(cst.Attribute(call, cst.Name("to")), [cst.Arg(expression(f"{model}.device"))]))
+    return made(program, edits)
+
+
+def _mentions(call: cst.Call, name: str) -> bool:
+    return any(dotted(n) == name for n in walk(call.func, cst.Name))
+
+
+def unpack_batch_encoding(program: Program, context: Context) -> cst.Module | None:
+    """`model.generate(inputs)` with what a tokenizer returned → `model.generate(**inputs)`."""
+    tree, edits = program.tree, Edits()
+    for where in program.generates:
+        if where.skip or callee(where.call)[1] != "generate":
+            continue
+        argument = next((a for a in where.call.args if a.keyword is None and not a.star), None)
+        if argument is None or argument is not where.call.args[0]:
+            continue
+        node = argument.value
+        inner = node
+        while isinstance(inner, cst.Call) and isinstance(inner.func, cst.Attribute) and inner.func.attr.value in ("to", "cuda"):
+            inner = inner.func.value
+        direct = isinstance(inner, cst.Call) and _is_encoding(program, inner)
+        name = dotted(node)
+        given = [a.value for a in tree.assigned(name, tree.function(where.call)) if a.value is not None] if name else []
+        if direct or (given and all(_is_encoding(program, v, name) for v in given)):
+            edits.add(argument, lambda n: n.with_changes(star="**"))
+    return made(program, edits)
+
+
+def _is_encoding(program: Program, value: cst.BaseExpression, name: str = "") -> bool:
+    while isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute) and value.func.attr.value in ("to", "cuda"):
+        value = value.func.value
+    if name and dotted(value) == name:
+        return True
+    if not isinstance(value, cst.Call):
+        return False
+    left, called = callee(value)
+    full = f"{left}.{called}" if left else called
+    if called == "apply_chat_template":
+        flag = site(program.tree, value).get("return_dict")
+        return flag is not None and dotted(flag.value) == "True"
+    return full in program.tokenizers or called in ("encode_plus", "batch_encode_plus")
+
+
+TABLE = {
+    "drop-tokenizer-to": drop_tokenizer_to,
+    "add-chat-template": add_chat_template,
+    "slice-prompt": slice_prompt,
+    "inputs-to-device": inputs_to_device,
+    "unpack-batch-encoding": unpack_batch_encoding,
+}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -87,7 +88,7 @@ class Calls(Names):
                     return {}, False
                 rows = [r for r in self.find(name, node) if r.how == "" and r.index is None]
                 if not rows:
-                    return {}, True
+                    return {}, not re.fullmatch(r"(?:model_)?inputs?|batch|enc|encoded|encodings?|ids|tokens|tokenized|x", name)
                 found, open_ = self.dict_of(rows[0].value, depth - 1)
                 return {**found, **self._updates(name, node)}, open_
             case ast.Attribute(attr=attr):

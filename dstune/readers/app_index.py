@@ -112,6 +112,8 @@ class Index(Calls):
                 return found
             if not (isinstance(row.value, ast.Constant) and row.value.value is None):
                 break
+        if name in self.functions or name in self.imports:
+            return ""
         if not rows or (isinstance(rows[0].value, ast.Constant) and rows[0].value.value is None):
             return next((kind for pattern, kind in _BY_NAME if pattern.match(name)), "")
         return ""
@@ -150,6 +152,8 @@ class Index(Calls):
             found = self.kind(row.value, row.index, depth)
             if found:
                 return found
+        if attr in self.functions:
+            return ""
         if not rows or all(isinstance(r.value, ast.Constant) and r.value.value is None for r in rows):
             if isinstance(value, ast.Name) and value.id in self.imports and not value.id[0].islower():
                 return ""
@@ -186,7 +190,8 @@ class Index(Calls):
                 return self._loaded(full.rsplit(".", 2)[-2] if full.count(".") else "", index)
             base = self.kind(func.value, None, depth)
             if (
-                base in ("model", "seq2seq", "encoder", "batch", "ids", "tokenizer", "output", "new", "pipeline")
+                base
+                in ("model", "seq2seq", "encoder", "batch", "ids", "templated_ids", "tokenizer", "output", "new", "pipeline")
                 and func.attr in _PLACES
             ):
                 return base

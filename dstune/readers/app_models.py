@@ -66,6 +66,9 @@ def known(model: str) -> Known:
     if reasoning:
         chat, samples = True, samples if samples is not None else True
     guess, sure = misspelled(model)
+    if guess and guess != model:
+        meant = known(guess)
+        return Known(name, meant.reasoning, meant.r1, meant.chat, meant.samples, guess, sure)
     return Known(name, reasoning, bool(_R1.search(name)), chat, samples, guess, sure)
 
 

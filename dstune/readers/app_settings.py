@@ -133,6 +133,8 @@ def _facts(seen: Seen, call: str, keywords: dict[str, ast.expr], subject: str, f
 
 
 def _one(seen: Seen, subject: str, name: str, node: ast.expr) -> Iterator[Fact | Gap]:
+    if name == "quantization":  # said by the class of its configuration
+        return
     value = seen.index.const(node)
     family = subject.rstrip("0123456789")
     kind = terms()[f"{family}.{name}"].type

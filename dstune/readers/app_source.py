@@ -145,7 +145,8 @@ def _blocks(code: list[str]) -> list[tuple[int, list[str]]]:
             and not re.match(r"\s*(?:else|elif|except|finally)\b|\s*[)\]}]|\s*#", line)
         )
         decorated = bool(found) and found[-1][1][-1].lstrip().startswith("@")
-        if not found or (starts and open_ <= 0 and not decorated):
+        anew = starts and re.match(r"\s*(?:(?:async\s+)?def|class|import|from|while|return|with)\b", line)
+        if not found or (starts and (open_ <= 0 or anew) and not decorated):
             found.append((number, [line]))
             open_ = 0
         else:
@@ -182,23 +183,24 @@ def _mended(part: list[str], first: int) -> tuple[int, list[str]] | None:
         body.pop()
     last = body[-1]
     tries = [[*body, " " * (_depth(last) + 4) + "pass"]]
-    text = "\n".join(body)
-    stack = []
-    pairs = {"(": ")", "[": "]", "{": "}"}
-    for char in re.sub(r"#.*$|\"[^\"\n]*\"|'[^'\n]*'", "", text, flags=re.M):
-        if char in pairs:
-            stack.append(pairs[char])
-        elif stack and char == stack[-1]:
-            stack.pop()
-    if stack:
-        tries.append([*body[:-1], last.rstrip().rstrip(",") + "".join(reversed(stack))])
-    if re.search(r"\.\.\.\s*[,)]", text):
-        tries.append([re.sub(r",\s*\.\.\.\s*(?=[,)])", "", re.sub(r"\(\s*\.\.\.\s*,\s*", "(", line)) for line in body])
-    if re.match(r"\s*(?:return|yield|await)\b", body[0]):
-        tries.append(["def _():" if False else body[0], *body[1:]])
+    bare = [re.sub(r",\s*\.\.\.\s*(?=[,)#]|$)", "", re.sub(r"\(\s*\.\.\.\s*,\s*", "(", line)) for line in body]
+    tries.append(bare)
+    tries.append([*bare[:-1], re.sub(r"\s*#.*$", "", bare[-1]).rstrip().rstrip(",") + _closing("\n".join(bare))])
     if re.match(r"\s*(?:else|elif|except|finally)\b", body[0]) and len(body) > 1:
         tries.append(["if 1:", *body[1:]])
     for attempt in tries:
         if _try(attempt, 1) is not None:
             return first, attempt
     return None
+
+
+def _closing(text: str) -> str:
+    """The brackets that a text leaves open, closed."""
+    stack: list[str] = []
+    pairs = {"(": ")", "[": "]", "{": "}"}
+    for char in re.sub(r"#.*$|\"[^\"\n]*\"|'[^'\n]*'", "", text, flags=re.M):
+        if char in pairs:
+            stack.append(pairs[char])
+        elif stack and char == stack[-1]:
+            stack.pop()
+    return "".join(reversed(stack))

@@ -1,0 +1,189 @@
+"""The app reader on whole programs (tests/apps) and on fragments as people paste them."""
+
+from pathlib import Path
+
+import pytest
+
+from dstune.catalog.vocabulary import terms
+from dstune.diagnose import diagnose
+from dstune.model import Document, Fact, Gap, family_of
+from dstune.readers import read_document
+from dstune.readers.app import read
+
+APPS = Path(__file__).parent / "apps"
+HEALTHY = sorted((APPS / "healthy").iterdir())
+ABOUT = {"complete", "client_only", "frameworks", "reasoning_model", "chat_model", "model_samples_itself"}
+
+FAULTS = {
+    "async_blocking.py": {"workers": 19, "blocking_in_async": 13},
+    "bare_forward.py": {"loop_without_cache": 13, "forward_without_no_grad": 13, "work_per_token": 16, "decode_token_by_token": 17},
+    "by_hand.py": {"model_id_meant": 4, "layers_moved_by_hand": 7, "padding_right": 12, "prompt_without_template": 12},
+    "client_slips.py": {
+        "greedy_reasoning": 9, "token_budget_small": 10, "base_url_without_v1": 4, "base_url_without_port": 5,
+        "delta_content_unguarded": 16, "usage_chunk_unguarded": 16, "request_without_timeout": 18,
+    },
+    "float32_greedy.py": {
+        "load_float32": 6, "max_length_beside_max_new_tokens": 7, "greedy_reasoning": 13, "token_budget_small": 7, "use_cache_false": 7,
+        "system_prompt_on_r1": 11, "special_tokens_kept": 14, "gradio_removed_argument": 17,
+    },
+    "fragments.py": {"prompt_without_template": 12, "special_tokens_kept": 13, "prompt_echoed": 13, "yields_fragments": 16},
+    "iterated.py": {"compile_not_reached": 7, "batch_encoding_positional": 20, "tokenizer_to_device": 5, "generate_iterated": 14, "inputs_not_moved": 14},
+    "never_on_gpu.py": {"model_never_on_gpu": 7, "base_model_templated": 13, "history_grows": 12, "chatbot_gets_text": 18, "gradio_removed_argument": 25},
+    "notebook.ipynb": {"load_without_dtype": 7, "generate_default_limit": 9, "prompt_without_template": 9},
+    "per_request.py": {"model_loaded_in_handler": 10, "sampling_off": 19},
+    "pool.py": {"inputs_not_moved": 16, "thread_pool_generate": 9},
+    "streamlit_reload.py": {"model_id_meant": 6, "model_loaded_per_rerun": 6, "prompt_echoed": 11, "prompt_without_template": 9},
+    "swap.py": {"old_model_kept": 10},
+}  # fmt: skip
+
+
+def facts(path: Path | str, text: str = "") -> list[Fact]:
+    text = text or Path(path).read_text(encoding="utf-8")
+    return [f for f in read(Document(str(path), "app", text)) if isinstance(f, Fact)]
+
+
+def smells(text: str) -> dict[str, int | None]:
+    found: dict[str, int | None] = {}
+    for f in facts("app.py", text):
+        if f.subject == "app" and f.name not in ABOUT:
+            found.setdefault(f.name, f.line)
+    return found
+
+
+def value(text: str, name: str) -> object:
+    return next((f.value for f in facts("app.py", text) if f"{family_of(f.subject)}.{f.name}" == name), None)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_faults_with_their_lines(name: str) -> None:
+    found: dict[str, list[int | None]] = {}
+    for f in facts(APPS / "faulty" / name):
+        if f.subject == "app":
+            found.setdefault(f.name, []).append(f.line)
+    for smell, line in FAULTS[name].items():
+        assert line in found.get(smell, []), f"{smell} not found at line {line}: {found}"
+
+
+@pytest.mark.parametrize("path", HEALTHY, ids=lambda p: p.name)
+def test_healthy_programs_have_no_error_and_no_warning(path: Path) -> None:
+    seen = read_document(Document(str(path), "app", path.read_text(encoding="utf-8")))
+    bad = [(f.cause, f.evidence) for f in diagnose(seen).findings if f.severity != "info"]
+    assert not bad
+
+
+@pytest.mark.parametrize("path", [*HEALTHY, *sorted((APPS / "faulty").iterdir())], ids=lambda p: p.name)
+def test_only_declared_names(path: Path) -> None:
+    known = terms()
+    for f in facts(path):
+        assert f"{family_of(f.subject)}.{f.name}" in known
+
+
+def test_every_app_fact_can_be_emitted() -> None:
+    """A smell that no program of the corpus and no fragment below shows is dead code."""
+    seen = {f.name for p in [*HEALTHY, *sorted((APPS / "faulty").iterdir())] for f in facts(p) if f.subject == "app"}
+    for text in FRAGMENTS:
+        seen |= {f.name for f in facts("app.py", text) if f.subject == "app"}
+    declared = {n.partition(".")[2] for n in terms() if n.startswith("app.")}
+    assert declared <= seen, declared - seen
+
+
+FRAGMENTS = {
+    'pipe.generate(prompt)      # no limit\n': "generate_without_limit",
+    'def step(x):\n    return model(x)            # no torch.no_grad\n': "forward_without_no_grad",
+    'conv.append(question); conv.append(answer)\n': "history_grows",
+    'model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-Coder-32B-Instruct")\n': "load_without_dtype",
+    'demo.queue(max_size=64).launch(enable_queue=True, server_name="0.0.0.0")\n': "gradio_removed_argument",
+    'text = ""\nfor chunk in stream:\n    text += chunk.choices[0].delta.content\n': "delta_content_unguarded",
+    'btn.click(fn=answer, inputs=box, outputs=out)\ndemo.queue().launch()\n': "gradio_one_at_a_time",
+    'model.to("cuda")\nids = torch.tensor([tok.encode(text)])\nmodel(ids)\n': "inputs_not_moved",
+    'for _ in range(64):\n    logits = model(input_ids, use_cache=False).logits\n    input_ids = torch.cat([input_ids, logits[:, -1:].argmax(-1)], dim=1)\n': "use_cache_false",
+    'out = model.generate(**inputs, temperature=0.7, max_new_tokens=10)\n': "sampling_not_asked",
+    'import gradio as gr\nfrom transformers import pipeline\np = pipeline("text-generation", model="gpt2", device=0, trust_remote_code=True)\n'
+    'gr.Interface(fn=lambda t: p(t, max_new_tokens=9)[0]["generated_text"], inputs="text", outputs="text", live=True).launch()\n': "interface_live",
+    'from transformers import AutoModelForCausalLM as M, TextIteratorStreamer as S, AutoTokenizer as T\n'
+    't = T.from_pretrained("Qwen/Qwen2.5-0.5B-Instruct", trust_remote_code=True)\n'
+    'm = M.from_pretrained("Qwen/Qwen2.5-0.5B-Instruct", trust_remote_code=True, device_map="auto", dtype="auto")\n'
+    's = S(t, skip_prompt=True, skip_special_tokens=True)\nids = t.apply_chat_template([{"role": "user", "content": "x"}], return_tensors="pt").to("cuda")\n'
+    'm.generate(ids, streamer=s, max_new_tokens=64)\nfor piece in s:\n    print(piece)\n': "streamer_without_thread",
+    'm = AutoModelForCausalLM.from_pretrained("a/b", torch_dtype="auto").cuda()\nids = tokenizer.apply_chat_template(messages, return_tensors="pt").to("cuda")\n'
+    'm.generate(ids, max_new_tokens=5)\n': "template_result_positional",
+    'from openai import OpenAI\nc = OpenAI(base_url="http://127.0.0.1:8000/v1", api_key="sk-abcdefghijklmnopqrstuvwx")\n': "secret_in_source",
+    'import gradio as gr\nfrom transformers import AutoModelForCausalLM\nm = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-7B-Instruct", trust_remote_code=True)\n': "trust_remote_code_needless",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "smell"), FRAGMENTS.items(), ids=list(FRAGMENTS.values()))
+def test_fragments(text: str, smell: str) -> None:
+    assert smell in smells(text)
+
+
+NEAR = {
+    "commented out": '# model = AutoModelForCausalLM.from_pretrained("a/b", torch_dtype=torch.float32, use_cache=False)\nx = 1\n',
+    "half afterwards": 'from transformers import AutoModelForCausalLM\nm = AutoModelForCausalLM.from_pretrained("a/b").half().cuda()\n',
+    "guarded content": 'for chunk in stream:\n    piece = chunk.choices[0].delta.content\n    if piece is not None:\n        text += piece\n',
+    "or empty": 'for chunk in stream:\n    print(chunk.choices[0].delta.content or "", end="")\n',
+    "hosted api": 'from openai import OpenAI\nc = OpenAI(base_url="https://api.deepseek.com", api_key=key)\n',
+    "no_grad by a decorator": 'import torch\n@torch.no_grad()\ndef step(x):\n    return model(x)\n',
+    "no_grad around the caller": 'import torch\ndef step(x):\n    return model(x)\ndef run(x):\n    with torch.inference_mode():\n        return step(x)\n',
+    "training": 'import torch\ndef step(x):\n    loss = model(x).loss\n    loss.backward()\n    return loss\n',
+    "explicit greedy without temperature": 'out = model.generate(**inputs, do_sample=False, max_new_tokens=10)\n',
+    "prompt cut off": 'out = model.generate(**inputs, max_new_tokens=10)\nreply = tokenizer.decode(out[0][inputs["input_ids"].shape[1]:], skip_special_tokens=True)\n',
+    "awaited async client": 'from openai import AsyncOpenAI\nfrom fastapi import FastAPI\napp = FastAPI()\nclient = AsyncOpenAI(base_url="http://127.0.0.1:8000/v1")\n'
+    '@app.post("/")\nasync def f(q: str):\n    return await client.chat.completions.create(model="m", messages=[])\n',
+    "moved in place": 'from transformers import AutoModelForCausalLM, AutoTokenizer\nt = AutoTokenizer.from_pretrained("./a")\nm = AutoModelForCausalLM.from_pretrained("./a", dtype="auto").cuda()\n'
+    'b = t(p, return_tensors="pt")\nb.to("cuda")\nm.generate(**b, max_new_tokens=9)\n',
+    "another size is no slip": 'from transformers import AutoModelForCausalLM\nm = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-3B-Instruct", dtype="auto")\n',
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", NEAR.values(), ids=list(NEAR))
+def test_near_misses(text: str) -> None:
+    assert not smells(text)
+
+
+def test_settings_follow_names_dicts_and_partials() -> None:
+    text = """
+import functools
+import torch
+import transformers as tf
+from transformers import AutoModelForCausalLM as M
+DTYPE = torch.bfloat16
+OPTS = dict(torch_dtype=DTYPE, device_map="auto")
+model = M.from_pretrained("Qwen/Qwen2.5-7B-Instruct", attn_implementation="eager", **OPTS)
+gen = functools.partial(model.generate, max_new_tokens=2 * 256, use_cache=True)
+config = {"temperature": 0.6}
+config["top_p"] = 0.95
+model.generate(x, **config, do_sample=True)
+"""
+    assert value(text, "transformers.dtype") == "bfloat16"
+    assert value(text, "transformers.device_map") == "auto"
+    assert value(text, "transformers.attn_implementation") == "eager"
+    assert value(text, "generate.max_new_tokens") == 512
+    assert value(text, "generate.top_p") == 0.95
+    assert value(text, "generate.temperature") == 0.6
+
+
+def test_what_does_not_parse_is_a_gap_and_the_rest_is_read() -> None:
+    text = 'x = = 1\nmodel = AutoModelForCausalLM.from_pretrained("a/b", torch_dtype=torch.float32, ...\n\ndef f(:\n    pass\n'
+    found = list(read(Document("app.py", "app", text)))
+    assert any(isinstance(f, Gap) and "app.py:1" in f.reason for f in found)
+    assert any(isinstance(f, Fact) and f.name == "load_float32" and f.line == 2 for f in found)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "\n\n", "...", "def f(", "}{", "\x00", "if x:\n", "    return 1\n", "await f()\n", "用户：你好\n", "(" * 500]
+)
+def test_never_raises(text: str) -> None:
+    list(read(Document("app.py", "app", text)))
+
+
+def test_a_secret_is_never_echoed() -> None:
+    text = 'from huggingface_hub import login\nlogin(token="hf_abcdefghijklmnopqrstuvwxyzABCDEF")\n'
+    found = facts("app.py", text)
+    assert any(f.name == "secret_in_source" for f in found)
+    assert not any("abcdefghijklmnop" in f"{f.text}{f.value}" for f in found)
+
+
+def test_a_notebook_pin_is_a_version() -> None:
+    found = {f"{f.subject}.{f.name}": f.value for f in facts(APPS / "faulty" / "notebook.ipynb")}
+    assert found["requirements.transformers"] == "4.45.2"

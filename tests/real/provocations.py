@@ -1,0 +1,645 @@
+"""The failures of `provoke`: a function each, by the cause that doctor must put first and a short word."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.real import servers
+from tests.real.provoke import CACHE, GGUF, MODEL, Box, changed, free_port, python
+
+ALL: dict[str, Callable[[Box], None]] = {}
+ENV = servers.VLLM_ENV
+ONLINE = {
+    "HF_HUB_OFFLINE": "0",
+    "HTTPS_PROXY": "http://127.0.0.1:9",
+    "HTTP_PROXY": "http://127.0.0.1:9",
+    "NO_PROXY": "127.0.0.1,localhost",
+}
+"""A proxy that nobody answers: nothing leaves this machine."""
+LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:58858233513d76b8703e72eed6ce16807b523328188e13329257fb9594462945\nsize 3554214752\n"
+
+
+def failure(name: str) -> Callable[[Callable[[Box], None]], Callable[[Box], None]]:
+    """Registers a function under <cause>--<short>."""
+
+    def keep(function: Callable[[Box], None]) -> Callable[[Box], None]:
+        ALL[name] = function
+        return function
+
+    return keep
+
+
+def serve(box: Box, *flags: str, model: Path | str = MODEL, timeout: float = 150, **env: str) -> None:
+    """A `vllm serve` that fails on its own."""
+    box.run(servers.vllm(free_port(), *flags, model=model), {**ENV, **env}, timeout)
+
+
+@contextmanager
+def busy_port() -> Iterator[int]:
+    """A port that somebody holds."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        s.listen()
+        yield s.getsockname()[1]
+
+
+# vLLM: the model's files
+
+
+@failure("model-path-not-found--vllm")
+def _(box: Box) -> None:
+    serve(box, model="/data/models/DeepSeek-R1-Distil-Qwen-1.5B")
+
+
+@failure("model-path-not-found--vllm-relative")
+def _(box: Box) -> None:
+    serve(box, model="./models/deepseek/r1-distill-qwen-1.5b")
+
+
+@failure("hub-offline-cache-miss--vllm")
+def _(box: Box) -> None:
+    serve(box, model="deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", HF_HOME=str(box.folder / "hf"))
+
+
+@failure("network-proxy-blocked--vllm")
+def _(box: Box) -> None:
+    serve(box, model="deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", HF_HOME=str(box.folder / "hf"), timeout=400, **ONLINE)
+
+
+@failure("model-download-truncated--vllm")
+def _(box: Box) -> None:
+    model = box.model()
+    weights = model / "model.safetensors"
+    data = weights.read_bytes()[:150_000_000]
+    weights.unlink()
+    weights.write_bytes(data)
+    serve(box, model=model)
+
+
+@failure("git-lfs-pointer-files--vllm")
+def _(box: Box) -> None:
+    model = box.model()
+    (model / "model.safetensors").unlink()
+    (model / "model.safetensors").write_text(LFS)
+    serve(box, model=model)
+
+
+@failure("git-lfs-pointer-files--vllm-tokenizer")
+def _(box: Box) -> None:
+    model = box.model()
+    (model / "tokenizer.json").write_text(LFS)
+    serve(box, model=model)
+
+
+@failure("model-files-missing--vllm-no-config")
+def _(box: Box) -> None:
+    model = box.model()
+    (model / "config.json").unlink()
+    serve(box, model=model)
+
+
+@failure("model-files-missing--vllm-no-weights")
+def _(box: Box) -> None:
+    model = box.model()
+    (model / "model.safetensors").unlink()
+    serve(box, model=model)
+
+
+@failure("model-files-missing--transformers-shard")
+def _(box: Box) -> None:
+    model = box.model()
+    (model / "model.safetensors").rename(model / "model-00001-of-00002.safetensors")
+    (model / "model.safetensors.index.json").write_text(
+        '{"metadata": {}, "weight_map": {"model.embed_tokens.weight": "model-00001-of-00002.safetensors", "lm_head.weight": "model-00002-of-00002.safetensors"}}'
+    )
+    box.script(
+        "vllm", f"from transformers import AutoModelForCausalLM\nmodel = AutoModelForCausalLM.from_pretrained({str(model)!r})\n"
+    )
+
+
+@failure("model-files-corrupted--vllm")
+def _(box: Box) -> None:
+    model = box.model()
+    weights = model / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    weights.unlink()
+    data[8:600] = os.urandom(592)
+    weights.write_bytes(data)
+    serve(box, model=model)
+
+
+@failure("transformers-too-old-for-arch--vllm")
+def _(box: Box) -> None:
+    model = box.model("Qwen9-1.5B")
+    changed(model / "config.json", model_type="qwen9", architectures=["Qwen9ForCausalLM"])
+    serve(box, model=model)
+
+
+@failure("transformers-too-old-for-arch--transformers")
+def _(box: Box) -> None:
+    model = box.model("Qwen9-1.5B")
+    changed(model / "config.json", model_type="qwen9", architectures=["Qwen9ForCausalLM"])
+    box.script(
+        "vllm", f"from transformers import AutoModelForCausalLM\nmodel = AutoModelForCausalLM.from_pretrained({str(model)!r})\n"
+    )
+
+
+@failure("trust-remote-code-needed--vllm")
+def _(box: Box) -> None:
+    model = box.model("custom-1.5B")
+    changed(
+        model / "config.json", model_type="custom", architectures=["CustomForCausalLM"],
+        auto_map={"AutoConfig": "configuration_custom.CustomConfig", "AutoModelForCausalLM": "modeling_custom.CustomForCausalLM"},
+    )  # fmt: skip
+    (model / "configuration_custom.py").write_text(
+        "from transformers import LlamaConfig\nclass CustomConfig(LlamaConfig):\n    model_type = 'custom'\n"
+    )
+    serve(box, model=model)
+
+
+@failure("weights-format-mismatch--vllm-gguf-only")
+def _(box: Box) -> None:
+    model = box.model()
+    (model / "model.safetensors").unlink()
+    (model / "model-Q4_K_M.gguf").symlink_to(GGUF)
+    serve(box, model=model)
+
+
+# vLLM: flags and sizes
+
+
+@failure("vllm-removed-flag--scheduler-steps")
+def _(box: Box) -> None:
+    serve(box, "--num-scheduler-steps", "8")
+
+
+@failure("vllm-removed-flag--swap-space")
+def _(box: Box) -> None:
+    serve(box, "--swap-space", "4")
+
+
+@failure("vllm-removed-flag--enable-reasoning")
+def _(box: Box) -> None:
+    serve(box, "--enable-reasoning", "--reasoning-parser", "deepseek_r1")
+
+
+@failure("vllm-flag-invalid--misspelt")
+def _(box: Box) -> None:
+    serve(box, "--gpu-memory-utilisation", "0.85")
+
+
+@failure("vllm-flag-invalid--choice")
+def _(box: Box) -> None:
+    serve(box, "--kv-cache-dtype", "fp7")
+
+
+@failure("vllm-flag-invalid--reasoning-parser")
+def _(box: Box) -> None:
+    serve(box, "--reasoning-parser", "deepseek-r1")
+
+
+@failure("vllm-quant-flag-on-unquantized-checkpoint--awq")
+def _(box: Box) -> None:
+    serve(box, "--quantization", "awq")
+
+
+@failure("vllm-quant-flag-on-unquantized-checkpoint--gptq")
+def _(box: Box) -> None:
+    serve(box, "--quantization", "gptq")
+
+
+@failure("vllm-max-len-exceeds-model--serve")
+def _(box: Box) -> None:
+    serve(box, "--max-model-len", "32768")
+
+
+@failure("vllm-max-len-exceeds-kv--blocks")
+def _(box: Box) -> None:
+    serve(box, "--max-model-len", "8192", "--num-gpu-blocks-override", "20")
+
+
+@failure("vllm-batched-tokens-below-len--serve")
+def _(box: Box) -> None:
+    serve(box, "--max-num-batched-tokens", "512", "--no-enable-chunked-prefill")
+
+
+@failure("port-in-use--vllm")
+def _(box: Box) -> None:
+    with busy_port() as port:
+        box.run(servers.vllm(port), ENV)
+
+
+@failure("bind-address-not-available--vllm")
+def _(box: Box) -> None:
+    command = servers.vllm(8000)
+    command[command.index("--host") + 1] = "203.0.113.7"
+    box.run(command, ENV)
+
+
+@failure("chat-template-missing--vllm")
+def _(box: Box) -> None:
+    model = box.model("SmolLM2-base")
+    (model / "chat_template.jinja").unlink(missing_ok=True)
+    changed(model / "tokenizer_config.json", chat_template=None)
+    port = free_port()
+    ask = {"model": "smollm2", "messages": [{"role": "user", "content": "What is 2^10?"}]}
+    box.server(servers.vllm(port, model=model), port, "/health", lambda url: box.ask(f"{url}/v1/chat/completions", ask), ENV)
+
+
+# vLLM: the machine
+
+
+@failure("container-shm-too-small--vllm")
+def _(box: Box) -> None:
+    command = " ".join(servers.vllm(free_port()))
+    box.run(["unshare", "-m", "sh", "-c", f"mount -t tmpfs -o size=64m tmpfs /dev/shm && exec {command}"], ENV, 90)
+
+
+@failure("disk-full--vllm-compile-cache")
+def _(box: Box) -> None:
+    command = " ".join(c for c in servers.vllm(free_port()) if c != "--enforce-eager")
+    cache = box.folder / "cache"
+    cache.mkdir()
+    setup = f"mount -t tmpfs -o size=48k tmpfs {cache} && exec {command}"
+    box.run(
+        ["unshare", "-m", "sh", "-c", setup], {**ENV, "VLLM_CACHE_ROOT": str(cache), "TORCHINDUCTOR_CACHE_DIR": str(cache)}, 150
+    )
+
+
+@failure("host-ram-oom-kill--vllm-cgroup")
+def _(box: Box) -> None:
+    group = Path("/sys/fs/cgroup/dstune-provoke")
+    group.mkdir(exist_ok=True)
+    (group / "memory.max").write_text(str(1900 << 20))
+    command = " ".join(servers.vllm(free_port()))
+    box.run(["sh", "-c", f"echo $$ > {group}/cgroup.procs && exec {command}"], ENV, 120)
+    group.rmdir()
+
+
+@failure("host-ram-oom-kill--container-app")
+def _(box: Box) -> None:
+    group = Path("/sys/fs/cgroup/dstune-provoke2")
+    group.mkdir(exist_ok=True)
+    (group / "memory.max").write_text(str(420 << 20))
+    (box.folder / "app.py").write_text(
+        f"from transformers import AutoModelForCausalLM\nprint('loading model')\nmodel = AutoModelForCausalLM.from_pretrained({str(MODEL)!r}, dtype='float32')\n"
+    )
+    run = f"{python('vllm')} app.py"
+    box.say("$ python app.py")
+    box.run(["bash", "-c", f"echo $$ > {group}/cgroup.procs; {run}; echo exit code $?"], show=False)
+    group.rmdir()
+
+
+@failure("request-hang-server-dead--vllm-engine-killed")
+def _(box: Box) -> None:
+    port = free_port()
+
+    def asks(url: str) -> None:
+        kill = threading.Timer(3, _kill_engine, [box.group])
+        kill.start()
+        box.ask(
+            f"{url}/v1/completions",
+            {"model": "smollm2", "prompt": "Count to one million: 1 2 3", "max_tokens": 1500, "ignore_eos": True},
+        )
+        time.sleep(2)
+        box.ask(f"{url}/v1/completions", {"model": "smollm2", "prompt": "hi", "max_tokens": 5})
+
+    box.server(servers.vllm(port), port, "/health", asks, ENV)
+
+
+def _kill_engine(group: int) -> None:
+    """The engine process of that vLLM, as the kernel's killer would take it."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if os.getpgid(int(folder.name)) == group and "EngineCore" in (folder / "cmdline").read_text():
+                os.kill(int(folder.name), signal.SIGKILL)
+        except OSError:
+            continue
+
+
+# What clients do to a server: one vLLM, several pastes
+
+
+def vllm_asked(path: str, body: dict[str, object], *flags: str) -> Callable[[Box], None]:
+    """A healthy vLLM and one wrong request."""
+
+    def make(box: Box) -> None:
+        port = free_port()
+        box.server(servers.vllm(port, *flags), port, "/health", lambda url: box.ask(url + path, body), ENV)
+
+    return make
+
+
+USER = {"role": "user", "content": "What is 2^10?"}
+ALL["request-exceeds-context--vllm"] = vllm_asked(
+    "/v1/chat/completions", {"model": "smollm2", "messages": [USER], "max_tokens": 4096}
+)
+ALL["request-exceeds-context--vllm-prompt"] = vllm_asked(
+    "/v1/chat/completions",
+    {"model": "smollm2", "messages": [{"role": "user", "content": "the quick brown fox " * 900}], "max_tokens": 64},
+)
+ALL["sampling-params-invalid--vllm"] = vllm_asked(
+    "/v1/chat/completions", {"model": "smollm2", "messages": [USER], "temperature": -0.5, "top_p": 0.9}
+)
+ALL["sampling-params-invalid--vllm-top-p"] = vllm_asked(
+    "/v1/chat/completions", {"model": "smollm2", "messages": [USER], "top_p": 1.5}
+)
+ALL["served-model-name-mismatch--vllm"] = vllm_asked(
+    "/v1/chat/completions", {"model": "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", "messages": [USER]}
+)
+ALL["base-url-missing-v1--vllm"] = vllm_asked("/chat/completions", {"model": "smollm2", "messages": [USER]})
+
+
+# transformers
+
+
+@failure("torch-cpu-only-wheel--transformers")
+def _(box: Box) -> None:
+    box.script(
+        "vllm",
+        f"from transformers import AutoModelForCausalLM\nmodel = AutoModelForCausalLM.from_pretrained({str(MODEL)!r}).to('cuda')\n",
+    )
+
+
+@failure("flash-attn-not-installed--transformers")
+def _(box: Box) -> None:
+    box.script(
+        "vllm",
+        f"import torch\nfrom transformers import AutoModelForCausalLM\nmodel = AutoModelForCausalLM.from_pretrained({str(MODEL)!r}, dtype=torch.bfloat16, attn_implementation='flash_attention_2')\n",
+    )
+
+
+@failure("hub-offline-cache-miss--transformers")
+def _(box: Box) -> None:
+    source = "from transformers import AutoTokenizer\ntokenizer = AutoTokenizer.from_pretrained('deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B')\n"
+    box.script("vllm", source, {"HF_HOME": str(box.folder / "hf")})
+
+
+@failure("network-proxy-blocked--transformers")
+def _(box: Box) -> None:
+    source = "from transformers import AutoModelForCausalLM\nmodel = AutoModelForCausalLM.from_pretrained('deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B')\n"
+    box.script("vllm", source, {"HF_HOME": str(box.folder / "hf"), **ONLINE}, 300)
+
+
+@failure("bitsandbytes-not-installed--transformers")
+def _(box: Box) -> None:
+    box.script(
+        "vllm",
+        f"from transformers import AutoModelForCausalLM, BitsAndBytesConfig\nmodel = AutoModelForCausalLM.from_pretrained({str(MODEL)!r}, quantization_config=BitsAndBytesConfig(load_in_4bit=True))\n",
+    )
+
+
+@failure("tokenizer-dependency-missing--transformers")
+def _(box: Box) -> None:
+    model = box.model()
+    for name in ("tokenizer.json", "special_tokens_map.json"):
+        (model / name).unlink(missing_ok=True)
+    changed(model / "tokenizer_config.json", tokenizer_class="LlamaTokenizer")
+    (model / "tokenizer.model").write_bytes(b"\n\x0e\n\x05<unk>\x15\x00\x00\x00\x00\x18\x02" * 3)
+    (box.folder / "sitecustomize.py").write_text(
+        "import sys\nsys.modules['sentencepiece'] = None\nsys.modules['tiktoken'] = None\n"
+    )
+    source = f"from transformers import AutoTokenizer\ntokenizer = AutoTokenizer.from_pretrained({str(model)!r})\n"
+    box.script("vllm", source, {"PYTHONPATH": str(box.folder)})
+
+
+@failure("batch-padding-side--transformers")
+def _(box: Box) -> None:
+    box.script(
+        "vllm",
+        f"""from transformers import AutoModelForCausalLM, AutoTokenizer
+tokenizer = AutoTokenizer.from_pretrained({str(MODEL)!r}, padding_side="right")
+tokenizer.pad_token = tokenizer.eos_token
+model = AutoModelForCausalLM.from_pretrained({str(MODEL)!r})
+inputs = tokenizer(["What is 2^10? Please reason step by step.", "Hi"], return_tensors="pt", padding=True)
+out = model.generate(**inputs, max_new_tokens=16)
+print(tokenizer.batch_decode(out, skip_special_tokens=True))
+""",
+    )
+
+
+@failure("sampling-disabled-temperature-ignored--transformers")
+def _(box: Box) -> None:
+    box.script(
+        "vllm",
+        f"""from transformers import AutoModelForCausalLM, AutoTokenizer
+tokenizer = AutoTokenizer.from_pretrained({str(MODEL)!r})
+model = AutoModelForCausalLM.from_pretrained({str(MODEL)!r})
+inputs = tokenizer("What is 2^10?", return_tensors="pt")
+out = model.generate(**inputs, max_new_tokens=16, do_sample=False, temperature=0.6, top_p=0.95)
+print(tokenizer.decode(out[0]))
+""",
+    )
+
+
+@failure("fp16-activation-overflow--transformers-sampling")
+def _(box: Box) -> None:
+    box.script(
+        "vllm",
+        f"""import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+tokenizer = AutoTokenizer.from_pretrained({str(MODEL)!r})
+model = AutoModelForCausalLM.from_pretrained({str(MODEL)!r}, dtype=torch.float16)
+for layer in model.model.layers[:4]:
+    layer.mlp.down_proj.weight.data *= 3000  # activations as large as those of models trained in bfloat16
+inputs = tokenizer("What is 2^10?", return_tensors="pt")
+out = model.generate(**inputs, max_new_tokens=32, do_sample=True, temperature=0.6)
+print(tokenizer.decode(out[0]))
+""",
+    )
+
+
+@failure("served-model-name-mismatch--transformers-serve")
+def _(box: Box) -> None:
+    port = free_port()
+    ask = {"model": "deepseek-r1", "messages": [USER], "stream": True}
+    box.server(servers.transformers(port), port, "/health", lambda url: box.ask(f"{url}/v1/chat/completions", ask))
+
+
+@failure("port-in-use--transformers-serve")
+def _(box: Box) -> None:
+    with busy_port() as port:
+        box.run(servers.transformers(port), timeout=60)
+
+
+@failure("host-ram-oom-kill--transformers-ulimit")
+def _(box: Box) -> None:
+    (box.folder / "app.py").write_text(
+        f"from transformers import AutoModelForCausalLM\nmodel = AutoModelForCausalLM.from_pretrained({str(MODEL)!r}, dtype='float32')\nimport torch\ncache = torch.zeros(30, 2, 64, 3, 131072, 64)\n"
+    )
+    box.run(["bash", "-c", f"ulimit -v 6000000; {python('vllm')} app.py"], timeout=60)
+
+
+@failure("torchvision-torch-mismatch--transformers")
+def _(box: Box) -> None:
+    target = box.folder / "extra"
+    quiet = ["-m", "pip", "install", "-q", "--no-deps", "--target", str(target), "torchvision==0.21.0"]
+    subprocess.run([python("vllm"), *quiet], check=True, capture_output=True)
+    source = "from transformers import LlamaForCausalLM, AutoImageProcessor, CLIPImageProcessorFast\n"
+    box.script("vllm", "import torchvision\n" + source, {"PYTHONPATH": str(target)})
+
+
+# llama.cpp
+
+
+@failure("model-path-not-found--llamacpp")
+def _(box: Box) -> None:
+    command = servers.llamacpp(free_port())
+    command[command.index("--model") + 1] = "/data/models/deepseek-r1.gguf"
+    box.run(command, timeout=40)
+
+
+@failure("model-download-truncated--llamacpp")
+def _(box: Box) -> None:
+    file = box.folder / "DeepSeek-R1-Distill-Qwen-1.5B-Q4_K_M.gguf"
+    file.write_bytes(GGUF.read_bytes()[:50_000_000])
+    command = servers.llamacpp(free_port())
+    command[command.index("--model") + 1] = str(file)
+    box.run(command, timeout=40)
+
+
+@failure("git-lfs-pointer-files--llamacpp")
+def _(box: Box) -> None:
+    file = box.folder / "DeepSeek-R1-Distill-Qwen-1.5B-Q4_K_M.gguf"
+    file.write_text(LFS)
+    command = servers.llamacpp(free_port())
+    command[command.index("--model") + 1] = str(file)
+    box.run(command, timeout=40)
+
+
+@failure("request-exceeds-context--llamacpp")
+def _(box: Box) -> None:
+    port = free_port()
+    command = servers.llamacpp(port)
+    command[command.index("--n_ctx") + 1] = "512"
+    ask = {"model": "smollm2", "messages": [{"role": "user", "content": "the quick brown fox " * 300}]}
+    box.server(command, port, "/v1/models", lambda url: box.ask(f"{url}/v1/chat/completions", ask))
+
+
+@failure("port-in-use--llamacpp")
+def _(box: Box) -> None:
+    with busy_port() as port:
+        box.run(servers.llamacpp(port), timeout=40)
+
+
+@failure("llamacpp-interrupts-requests--server")
+def _(box: Box) -> None:
+    port = free_port()
+    command = [c for c in servers.llamacpp(port) if c not in ("--interrupt_requests", "false")]
+    body = {
+        "model": "smollm2",
+        "stream": True,
+        "max_tokens": 400,
+        "messages": [{"role": "user", "content": "Tell me a long story."}],
+    }
+
+    def asks(url: str) -> None:
+        import json
+        import urllib.request
+
+        request = urllib.request.Request(
+            f"{url}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        first = urllib.request.urlopen(request, timeout=30)
+        first.read(600)
+        box.ask(f"{url}/v1/chat/completions", {**body, "max_tokens": 8, "stream": False})
+        try:
+            first.read()
+        except Exception as error:
+            box.say(f"client: {type(error).__name__}: {error}")
+
+    box.server(command, port, "/v1/models", asks)
+
+
+# Gradio
+
+CHAT = "import gradio as gr\n\ndef chat(message, history):\n    yield message\n\n"
+
+
+@failure("gradio-removed-argument--queue")
+def _(box: Box) -> None:
+    box.script("gradio6", CHAT + "demo = gr.ChatInterface(chat)\ndemo.queue(concurrency_count=4)\ndemo.launch()\n")
+
+
+@failure("gradio-removed-argument--chatbot-height")
+def _(box: Box) -> None:
+    box.script("gradio6", CHAT + "demo = gr.ChatInterface(chat, retry_btn=None, undo_btn=None)\ndemo.launch()\n")
+
+
+@failure("gradio-removed-argument--style")
+def _(box: Box) -> None:
+    box.script("gradio6", CHAT + "with gr.Blocks() as demo:\n    gr.Chatbot().style(height=500)\ndemo.launch()\n")
+
+
+@failure("port-in-use--gradio")
+def _(box: Box) -> None:
+    with busy_port() as port:
+        box.script("gradio6", CHAT + f"gr.ChatInterface(chat).launch(server_name='127.0.0.1', server_port={port})\n")
+
+
+@failure("bind-address-not-available--gradio")
+def _(box: Box) -> None:
+    box.script("gradio6", CHAT + "gr.ChatInterface(chat).launch(server_name='203.0.113.7', server_port=7860)\n")
+
+
+@failure("gradio-share-tunnel-missing--offline")
+def _(box: Box) -> None:
+    box.script(
+        "gradio6",
+        CHAT + f"gr.ChatInterface(chat).launch(share=True, server_port={free_port()}, prevent_thread_lock=True)\n",
+        ONLINE,
+    )
+
+
+@failure("gradio-localhost-starlette--unpinned")
+def _(box: Box) -> None:
+    box.script("gradio4_unpinned", CHAT + f"gr.ChatInterface(chat).launch(server_port={free_port()})\n", timeout=60)
+
+
+@failure("proxy-intercepts-localhost--gradio4")
+def _(box: Box) -> None:
+    proxy = {"HTTP_PROXY": "http://127.0.0.1:9", "http_proxy": "http://127.0.0.1:9", "HTTPS_PROXY": "http://127.0.0.1:9"}
+    box.say("$ env | grep -i proxy\n" + "\n".join(f"{k}={v}" for k, v in proxy.items()))
+    box.script("gradio4", CHAT + f"gr.ChatInterface(chat).launch(server_port={free_port()})\n", proxy, timeout=60)
+
+
+@failure("gradio-pydantic-break--gradio4")
+def _(box: Box) -> None:
+    target = box.folder / "extra"
+    subprocess.run(
+        [python("gradio4"), "-m", "pip", "install", "-q", "--target", str(target), "pydantic==2.11.7"],
+        check=True,
+        capture_output=True,
+    )
+    source = CHAT + f"gr.ChatInterface(chat, additional_inputs=[gr.State({{}}), gr.JSON()]).launch(server_port={free_port()})\n"
+    box.script("gradio4", source, {"PYTHONPATH": str(target)}, timeout=60)
+
+
+# Clients
+
+
+@failure("server-not-running--openai-client")
+def _(box: Box) -> None:
+    source = f"from openai import OpenAI\nclient = OpenAI(base_url='http://127.0.0.1:{free_port()}/v1', api_key='-', max_retries=0)\nprint(client.models.list())\n"
+    box.script("vllm", source)
+
+
+@failure("localhost-ipv6--curl")
+def _(box: Box) -> None:
+    port = free_port()
+
+    def asks(url: str) -> None:
+        box.run(["curl", "-sv", "--max-time", "3", f"http://[::1]:{port}/v1/models"])
+
+    box.server(servers.llamacpp(port), port, "/v1/models", asks)
+
+
+__all__ = ["ALL", "CACHE"]

@@ -88,6 +88,14 @@ def read_files(
     return evidence, documents
 
 
+def read_documents(documents: Iterable[Document]) -> Evidence:
+    """Evidence of documents that are in memory, as `read_files` gives it of files."""
+    evidence = Evidence()
+    for document in documents:
+        evidence = evidence.merged(_renumbered(read_document(document), evidence))
+    return evidence
+
+
 def _read_one(
     path: str, forced: str | None, stdin: IO[bytes], progress: Callable[[str, int], None] | None
 ) -> tuple[Evidence, Document | None]:

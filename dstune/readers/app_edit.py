@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from dstune.readers.app_edit_tree import Context
+from dstune.readers.app_edit_context import Context
 
 ROOMS = ("keywords", "prompt", "run", "web", "load", "stream")
 Change = Callable[[Any, Context], Any]

@@ -7,9 +7,11 @@ from typing import Any
 
 import libcst as cst
 
+from dstune.catalog import load
+from dstune.catalog.vocabulary import terms
 from dstune.expr import Version
+from dstune.readers.app_edit_context import Context
 from dstune.readers.app_edit_sites import (
-    Found,
     Program,
     Site,
     add_keyword,
@@ -18,11 +20,10 @@ from dstune.readers.app_edit_sites import (
     key_of,
     outermost,
     rename_keyword,
-    same_value,
     set_at,
     site,
 )  # fmt: skip
-from dstune.readers.app_edit_tree import Context, Edits, Tree, callee, constant, dotted, drop_statement, expression, text_of
+from dstune.readers.app_edit_tree import Edits, Tree, callee, constant, dotted, drop_statement, expression, text_of, walk
 
 _DTYPES = ("dtype", "torch_dtype")
 _SAMPLING = ("temperature", "top_p", "top_k", "repetition_penalty", "min_p")
@@ -244,9 +245,11 @@ def padding_left(program: Program, context: Context) -> cst.Module | None:
     tree, edits = program.tree, Edits()
     for assign in tree.find(cst.Assign):
         if dotted(assign.targets[0].target).endswith(".padding_side"):
+            if text_of(assign.value) == "left":
+                return None
             if text_of(assign.value) == "right":
                 edits.put(assign.value, expression('"left"'))
-            elif text_of(assign.value) != "left":
+            else:
                 return None
     if edits:
         return made(program, edits)
@@ -303,13 +306,12 @@ def _drop_moves(tree: Tree, edits: Edits, model: str) -> None:
 def _only_moves(tree: Tree, loop: cst.For, model: str) -> bool:
     lines = loop.body.body
     smalls: list[Any] = [s for line in lines if isinstance(line, cst.SimpleStatementLine) for s in line.body]
-    if len(smalls) != len(lines) or _root_of_any(tree, loop.iter, model) is False:
+    if not smalls or len(smalls) != len(lines):
         return False
-    return all(isinstance(getattr(s, "value", None), cst.Call) and callee_name(s.value) in ("to", "cuda") for s in smalls)
-
-
-def _root_of_any(tree: Tree, node: cst.CSTNode, model: str) -> bool:
-    return re.search(rf"\b{re.escape(model)}\b.*\blayers\b", tree.code(node)) is not None
+    over_layers = re.search(rf"\b{re.escape(model)}\b.*\blayers\b", tree.code(loop.iter)) is not None
+    one = {n.value for n in walk(loop.target, cst.Name)} if over_layers else set()
+    calls = [getattr(s, "value", None) for s in smalls]
+    return all(isinstance(c, cst.Call) and callee_name(c) in ("to", "cuda") and _root(c.func) in {model, *one} for c in calls)
 
 
 def _root(node: cst.CSTNode) -> str:
@@ -322,38 +324,58 @@ def _root(node: cst.CSTNode) -> str:
 
 
 def set_keyword(program: Program, key: str, value: str | None) -> cst.Module | None:
-    """A setting (`generate.top_k`, `transformers.device_map`, `gradio.…`) as a keyword of its call; value None removes it."""
-    family, _, name = key.partition(".")
+    """A setting (`generate.top_k`, `gradio.server_name`) as a keyword of its call, as its engine's recipe declares; None removes it.
+
+    Changed where it stands; where it stands nowhere, added to the first kind of call that takes it.
+    """
+    term = terms().get(key)
+    if term is None or "keyword" not in term.spec:
+        return None
+    names = term.spec["keyword"] if isinstance(term.spec["keyword"], list) else [term.spec["keyword"]]
+    kinds = [
+        *term.spec.get("call", ()),
+        *(load("engines")[term.engine].get("engine", {}).get("keyword_call", ()) if term.engine else ()),
+    ]
     tree, edits = program.tree, Edits()
-    for where in sites_of(program, family, name):
-        found: Found | None = where.get(name)
+    groups = [sites for kind in kinds if (sites := sites_of(program, kind))]
+    given = [(where, name) for sites in groups for where in sites for name in names if where.has(name)]
+    seen: set[cst.CSTNode] = set()
+    for where, name in given:
+        if where.call in seen:
+            continue
+        seen.add(where.call)
+        found = where.get(name)
         if value is None:
-            if found is not None:
-                drop_keyword(edits, found)
+            if found is None:
+                return None
+            drop_keyword(edits, found)
         elif set_at(tree, edits, where, name, value) is None:
             return None
+    if not given and value is not None and groups:
+        for where in groups[0]:
+            if set_at(tree, edits, where, names[0], value) is None:
+                return None
     return made(program, edits)
 
 
-def sites_of(program: Program, family: str, name: str) -> list[Site]:
-    """The calls that a family's settings belong to."""
+def sites_of(program: Program, kind: str) -> list[Site]:
+    """The calls of a kind as the engines' recipes name them."""
     tree = program.tree
-    if family == "generate":
-        return [*program.generates, *program.configs()]
-    if family == "transformers":
-        return [site(tree, c) for c in program.loads]
-    if family == "tokenizer":
-        return [site(tree, c) for c in program.tokenizer_loads]
-    if family == "vllm":
-        return [site(tree, c) for c in tree.calls if callee(c)[1] in ("LLM", "EngineArgs", "AsyncEngineArgs")]
-    if family == "client":
-        return [site(tree, c) for c in tree.calls if callee(c)[1] in ("OpenAI", "AsyncOpenAI")]
-    return []
-
-
-def same(a: cst.BaseExpression, b: str) -> bool:
-    """Whether an expression reads like a text."""
-    return same_value(a, b)
+    groups = {"from_pretrained": program.loads, "pipeline": program.pipelines, "tokenizer": program.tokenizer_loads}
+    if kind in groups:
+        return [site(tree, c) for c in groups[kind]]
+    pipes = [s for s in program.generates if dotted(s.call.func) in program.pipes]
+    if kind in ("generate", "pipe"):
+        return pipes if kind == "pipe" else [s for s in program.generates if s not in pipes]
+    if kind == "OpenAI":
+        return [site(tree, c) for c in tree.calls if callee_name(c) in ("OpenAI", "AsyncOpenAI")]
+    if kind == "completion":
+        return [site(tree, c) for c in tree.calls if callee_name(c) == "create" and "completions" in callee(c)[0]]
+    return [
+        site(tree, c)
+        for c in tree.calls
+        if callee_name(c) == kind.rpartition(".")[2] and kind not in ("event", "http", "tokenize", "llama")
+    ]
 
 
 TABLE = {

@@ -7,8 +7,9 @@ from typing import Any
 
 import libcst as cst
 
+from dstune.readers.app_edit_context import Context
 from dstune.readers.app_edit_sites import Program, bound
-from dstune.readers.app_edit_tree import Context, Edits, Tree, callee, dotted, parameters, walk, walk_shallow
+from dstune.readers.app_edit_tree import Edits, Tree, callee, dotted, parameters, walk, walk_shallow
 
 
 def move_load_out(program: Program, context: Context) -> cst.Module | None:

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from dstune.readers.app_edit_context import Context
 from dstune.readers.app_edit_keywords import callee_name, made
 from dstune.readers.app_edit_sites import Program, Site, add_keyword, bound, key_of, outermost, site
 from dstune.readers.app_edit_tree import (
-    Context,
     Edits,
     Tree,
     callee,
@@ -55,7 +55,7 @@ def encodings(program: Program) -> Iterator[tuple[cst.Call, list[str], Site]]:
         )
         if not encode or site(tree, call).get("return_tensors") is None:
             continue
-        names = names_of(tree, call)
+        names = _passed_on(tree, names_of(tree, call), call)
         for where in program.generates:
             scope = tree.function(call)
             if tree.function(where.call) is not scope and (scope is None or not tree.within(where.call, scope)):
@@ -64,6 +64,17 @@ def encodings(program: Program) -> Iterator[tuple[cst.Call, list[str], Site]]:
             if inside or (tree.before(call, where.call) and any(uses(tree, where, n) for n in names)):
                 yield call, names, where
                 break
+
+
+def _passed_on(tree: Tree, names: list[str], call: cst.Call) -> list[str]:
+    """The names and those that get a part of them: `input_ids = inputs["input_ids"].to(…)`."""
+    scope: cst.CSTNode = tree.function(call) or tree.module
+    for assign in walk(scope, cst.Assign):
+        target = dotted(assign.targets[0].target)
+        reads = any(n.value in names for n in walk(assign.value, cst.Name))
+        if target and target not in names and reads and not any(callee(c)[1] == "generate" for c in walk(assign.value, cst.Call)):
+            names = [*names, target]
+    return names
 
 
 def names_of(tree: Tree, call: cst.Call) -> list[str]:

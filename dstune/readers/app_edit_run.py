@@ -6,10 +6,10 @@ import re
 
 import libcst as cst
 
+from dstune.readers.app_edit_context import Context
 from dstune.readers.app_edit_keywords import made
 from dstune.readers.app_edit_sites import Program, bound
 from dstune.readers.app_edit_tree import (
-    Context,
     Edits,
     Tree,
     add_import,

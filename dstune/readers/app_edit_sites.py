@@ -9,7 +9,7 @@ from typing import Any
 
 import libcst as cst
 
-from dstune.readers.app_edit_tree import Edits, Tree, callee, constant, dotted, expression, parameters, text_of
+from dstune.readers.app_edit_tree import Edits, Tree, callee, constant, dotted, expression, text_of
 
 _MODEL = re.compile(r"(?:^|\.)(?:Auto)?\w*(?:Model|LM|ForConditionalGeneration)\w*$")
 _TOKENIZER = re.compile(r"(?:^|\.)\w*(?:Tokenizer|Processor)(?:Fast)?$")
@@ -122,7 +122,7 @@ def _inputs(tree: Tree, name: str, at: cst.CSTNode) -> bool:
     """Whether `**name` is what a tokenizer returned: it brings ids and a mask, and no setting."""
     function = tree.function(at)
     values = [a.value for a in tree.assigned(name, function)] if name else []
-    if not values and function is not None and name in parameters(function):
+    if not values:
         return bool(_TOKENS.search(name))
     return bool(values) and all(_made_by_tokenizer(v) for v in values if v is not None)
 

@@ -11,10 +11,11 @@ from typing import Any
 
 import libcst as cst
 
+from dstune.readers.app_edit_context import Context
 from dstune.readers.app_edit_keywords import callee_name
 from dstune.readers.app_edit_sites import Program, Site, appended, bound, key_of, keyword
 from dstune.readers.app_edit_tail import Tail, tail_of
-from dstune.readers.app_edit_tree import Context, Edits, Tree, add_import, callee, dotted, statements, walk, walk_shallow
+from dstune.readers.app_edit_tree import Edits, Tree, add_import, callee, dotted, statements, walk, walk_shallow
 
 TIMEOUT = 120.0
 """Seconds without a token after which the streamer gives up: the request timeout that the fourth article configures (`server.timeout`)."""

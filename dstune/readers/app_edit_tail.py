@@ -164,12 +164,9 @@ class _Reader:
             if small.value is None:
                 raise _No
             self.items.append(("return", line))
-        elif (append is not None and reads & self.texts) or (append is not None and append[0] in self.adds):
-            assert append is not None
+        elif append is not None:
             self.adds.setdefault(append[0], []).extend(append[1])
             self.add_lines.append(line)
-        elif append is not None:
-            raise _No
         elif isinstance(small, cst.Assign | cst.AnnAssign) and small.value is not None:
             kind = "inside" if reads & self.texts else "maybe"
             if kind == "inside":

@@ -6,25 +6,12 @@ Nodes are LibCST's; everything that an edit does not name keeps its bytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import libcst as cst
 
-from dstune.model import Value
-
 Edit = Callable[[Any], Any]
 """The node after the edits inside it → its replacement (a node, several through `FlattenSentinel`, or `cst.RemoveFromParent()`)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Context:
-    """What an edit may know: library versions, the settings of the fix, and the evidence (lines of the file, texts of the log)."""
-
-    versions: Mapping[str, str] = field(default_factory=dict)
-    settings: Mapping[str, Value] = field(default_factory=dict)
-    lines: tuple[int, ...] = ()
-    texts: tuple[str, ...] = ()
 
 
 class Tree:

@@ -10,9 +10,10 @@ import libcst as cst
 
 from dstune.catalog import load
 from dstune.expr import Version
+from dstune.readers.app_edit_context import Context
 from dstune.readers.app_edit_keywords import callee_name, made
 from dstune.readers.app_edit_sites import Program, add_keyword, drop_keyword, rename_keyword, site
-from dstune.readers.app_edit_tree import Context, Edits, Tree, callee, dotted, expression, statements, text_of, walk
+from dstune.readers.app_edit_tree import Edits, Tree, callee, dotted, expression, statements, text_of, walk
 
 _DEMO = frozenset(("Interface", "ChatInterface", "Blocks", "TabbedInterface"))
 _SIZE = ("max_size",)

@@ -1,0 +1,121 @@
+"""One remedy × one of the user's files → the file's new text. Knows no disk."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Mapping
+
+from dstune.catalog.vocabulary import Term, terms, to_number
+from dstune.errors import RecipeError
+from dstune.expr import parse
+from dstune.model import Document, Evidence, Fix, Value, family_of
+from dstune.readers import READERS, app_edit
+from dstune.readers.app_edit_context import Context
+
+CODE = frozenset(("transformers", "tokenizer", "generate", "gradio", "client", "app"))
+"""Families of settings that stand in programs."""
+_BY_EDIT = {
+    "transformers.dtype": "set-dtype", "generate.max_new_tokens": "set-max-new-tokens", "generate.temperature": "set-sampling",
+    "generate.top_p": "set-sampling", "generate.do_sample": "set-sampling", "gradio.queue_max_size": "queue-method",
+    "gradio.default_concurrency_limit": "queue-method", "transformers.device_map": "device-map-auto", "tokenizer.padding_side": "padding-left",
+}  # fmt: skip
+
+
+class Uncomputed(Exception):
+    """A value of a fix that needs a fact which nobody read."""
+
+
+def values_of(fix: Fix) -> dict[str, Value]:
+    """The settings of a fix with values of their declared types. Raises `Uncomputed`."""
+    return {key: _value(terms()[key], text) for key, text in fix.set.items() if key in terms()}
+
+
+def _value(term: Term, text: str) -> Value:
+    if text in ("None", "null"):
+        return None
+    if _is_expression(text):
+        raise Uncomputed(text)
+    if term.type == "bool":
+        return text.strip().lower() in ("true", "1", "yes", "on")
+    if term.type == "number":
+        number = to_number(text)
+        if number is None:
+            raise Uncomputed(text)
+        return number
+    if term.type == "list":
+        return [part.strip() for part in text.strip("[]").split(",")]
+    return text.strip("'\"")
+
+
+def _is_expression(text: str) -> bool:
+    """Whether a value is still the recipe's expression over facts: one of them was unknown."""
+    try:
+        return any(name in terms() for name in parse(text).names)
+    except RecipeError:
+        return False
+
+
+def fixed(document: Document, fix: Fix, context: Context) -> str | None:
+    """The document after a fix; None where it has no place here, is done already, or cannot be done safely."""
+    values = values_of(fix)
+    if document.kind == "app":
+        return _program(document.text, fix, values, context)
+    if fix.edit or not values or document.kind not in READERS:
+        return None
+    module = importlib.import_module(READERS[document.kind])
+    write = getattr(module, "write", None)
+    if write is None:
+        return None
+    after = str(write(document.text, values))
+    return after if after != document.text else None
+
+
+def _program(text: str, fix: Fix, values: Mapping[str, Value], context: Context) -> str | None:
+    context = Context(context.versions, values, context.lines, context.texts)
+    if fix.edit:
+        return app_edit.edited(text, fix.edit, context)
+    done = text
+    for key, value in values.items():
+        edit = _BY_EDIT.get(key) if value is not None else None
+        if edit == "device-map-auto" and value != "auto":
+            edit = None
+        after = app_edit.edited(done, edit, context) if edit else app_edit.keyword_set(done, key, source(value))
+        if after is None and edit is None:
+            return None
+        done = after if after is not None else done
+    return done if done != text else None
+
+
+def source(value: Value) -> str | None:
+    """A value as Python source; None stays None (it removes)."""
+    if value is None or isinstance(value, bool):
+        return None if value is None else str(value)
+    if isinstance(value, str):
+        return value if value.startswith("torch.") else json.dumps(value, ensure_ascii=False)
+    return repr(value)
+
+
+def suits(document: Document, fix: Fix, evidence: Evidence) -> bool:
+    """Whether a document is a place for a fix: a program for code, else a file in which settings of its engine were read."""
+    families = {key.partition(".")[0] for key in fix.set}
+    if document.kind == "app":
+        return bool(fix.edit) or bool(families & CODE) or _reads(evidence, document.path, families)
+    if fix.edit or families & CODE:
+        return False
+    return _reads(evidence, document.path, families)
+
+
+def _reads(evidence: Evidence, path: str, families: set[str]) -> bool:
+    return any(f.source == path and family_of(f.subject) in families for f in evidence.facts)
+
+
+def versions(evidence: Evidence) -> dict[str, str]:
+    """Versions of the libraries that edits ask about: pinned in a requirements file first, else what is installed."""
+    found: dict[str, str] = {}
+    for family in ("requirements", "python"):
+        for name in ("transformers", "gradio", "torch"):
+            value = evidence.first(family, name)
+            if value is not None:
+                found.setdefault(name, str(value))
+    return found

@@ -60,7 +60,11 @@ NOISE = [
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(case=st.sampled_from([c for c in CASES if c[3] != c[4]]), before=st.lists(st.sampled_from(NOISE), max_size=4), after=st.lists(st.sampled_from(NOISE), max_size=4))
+@given(
+    case=st.sampled_from([c for c in CASES if c[3] != c[4]]),
+    before=st.lists(st.sampled_from(NOISE), max_size=4),
+    after=st.lists(st.sampled_from(NOISE), max_size=4),
+)
 def test_unrelated_code_keeps_its_bytes(case: tuple[str, str, Context, str, str], before: list[str], after: list[str]) -> None:
     """Code around a program, whatever its style, comes back byte for byte; the edit does the same as without it."""
     name, _, context, text, wanted = case
@@ -83,7 +87,9 @@ def test_foreign_code_is_left_alone(parts: list[str], name: str) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    args=st.lists(st.sampled_from(["ids", "max_new_tokens=64", "temperature=0.6", "top_p=0.95", "**inputs"]), unique=True, max_size=5),
+    args=st.lists(
+        st.sampled_from(["ids", "max_new_tokens=64", "temperature=0.6", "top_p=0.95", "**inputs"]), unique=True, max_size=5
+    ),
     style=st.sampled_from(["({})", "(\n    {},\n)", "(\n    {}\n)", "( {} )", "(\n    {},  # last\n)"]),
     key=st.sampled_from(["top_k", "repetition_penalty"]),
     number=st.integers(1, 99),

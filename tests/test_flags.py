@@ -28,6 +28,7 @@ def test_four_parsers_with_their_flags() -> None:
         ("M --max-model-len auto", "0.32.0", []),
         ("M --max-model-len auto", "0.11.0", [("--max-model-len", "value")]),
         ("M --reasoning-parser deepseek_r1", "0.6.3", [("--reasoning-parser", "too new")]),
+        ("M --reasoning-parser deepseek_r1", "0.7.3", []),  # came between two parsers: not decided
         ("M --enable-reasoning --reasoning-parser deepseek_r1", "0.8.5", []),
         ("M --enable-reasoning --reasoning-parser deepseek_r1", "0.11.0", [("--enable-reasoning", "removed")]),
         (

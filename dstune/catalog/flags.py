@@ -70,6 +70,13 @@ def since(name: str) -> str:
     return next((v for v in tables() if _has(v, name)), "")
 
 
+def missing(name: str) -> str:
+    """The last known version before the flag came ("" = the oldest has it, or none has it)."""
+    order = list(tables())
+    first = since(name)
+    return order[order.index(first) - 1] if first and order.index(first) else ""
+
+
 def gone(name: str) -> str:
     """The first known version from which on the flag is missing ("" = the newest still has it, or none ever had it)."""
     having = [v for v in tables() if _has(v, name)]
@@ -149,7 +156,8 @@ def _missing(flag: str, version: object | None, word: int) -> Problem | None:
     name = flag.lstrip("-").removeprefix("no-") if flag.startswith("--no-") else flag.lstrip("-")
     every = [v for v in tables() if flag in _names(v) or _has(v, name)]
     if every and version is not None and Version(every[0]) > Version(version):
-        return Problem(flag, "too new", every[0], word=word)
+        surely = Version(version) <= Version(missing(name) or "0")
+        return Problem(flag, "too new", every[0], word=word) if surely else None
     if every:
         return Problem(flag, "removed", gone(name) or every[-1], replaced_by(name) or "", word)
     if flag.startswith("--"):

@@ -180,6 +180,7 @@ def _checked(launch: Launch, fact: Any) -> Iterator[Fact]:
     if newest:
         yield fact("vllm", "newest_flag", at.text.partition("=")[0], at)
         yield fact("vllm", "newest_flag_since", newest, at)
+        yield fact("vllm", "newest_flag_missing", flags.missing(flags.spelled(at.text)[0].lstrip("-").removeprefix("no-")), at)
 
 
 def _later(a: str, b: str) -> bool:

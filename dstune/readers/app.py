@@ -40,9 +40,8 @@ def read(document: Document) -> Iterable[Fact | Gap]:
 
 def _about(seen: Seen) -> Iterator[Fact]:
     """What kind of program this is."""
-    first = next((n.lineno for n in seen.index.nodes if hasattr(n, "lineno")), 1)
-    yield seen.fact("app", "complete", seen.complete, first)
-    yield seen.fact("app", "client_only", seen.client_only, first)
+    yield seen.fact("app", "complete", seen.complete, 0)
+    yield seen.fact("app", "client_only", seen.client_only, 0)
     known = (
         "transformers",
         "torch",
@@ -62,7 +61,7 @@ def _about(seen: Seen) -> Iterator[Fact]:
     )
     used = [k for k in known if k in seen.frameworks]
     if used:
-        yield seen.fact("app", "frameworks", used, first)
+        yield seen.fact("app", "frameworks", used, 0)
     for name, sign, version in _PINNED.findall(seen.source.requirements):
         # a lower bound decides only what newer versions do
         if sign in ("==", "~=") or version.split(".")[0] >= "5":

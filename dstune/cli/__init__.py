@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "为显卡生成 Dockerfile、compose、启动脚本或配置",
     ),
     "bench": ("Load a server for half a minute: latency, throughput, errors", "对服务压测半分钟：延迟、吞吐、错误"),
+    "monitor": ("Watch GPUs and server in the terminal, and act from there", "在终端监视显卡和服务，并就地处理"),
     "probe": (
         "Record what this machine says: GPU, driver, Python, container, servers",
         "记录本机：显卡、驱动、Python、容器、服务",

@@ -35,11 +35,11 @@ def why_not(p, option):
 @pytest.mark.parametrize("card", [g.id for g in gpus.rows()])
 def test_no_card_is_asked_for_what_it_has_not(card):
     board = gpus.find(card)
-    try:
-        p = plan(card)
-    except DstuneError as error:
-        assert not board.supported, error.what
+    if not board.supported:
+        with pytest.raises(DstuneError):
+            plan(card)
         return
+    p = plan(card)
     assert sum(m.mib for m in p.memory) <= visible_mib(board)
     if board.vendor == "NVIDIA" and board.cc < (8, 0):
         assert value(p, "vllm.dtype") in (None, "float16")
@@ -74,7 +74,8 @@ def test_t4_and_v100():
 
 def test_launch_bound_loop_is_told_with_its_number():
     text = why_not(plan("h200-sxm"), "transformers generate")
-    assert "launches" in text and "3%" in text
+    assert "launches" in text
+    assert "3%" in text
 
 
 def test_two_cards():
@@ -117,7 +118,8 @@ def test_a_limit_that_no_card_meets_is_said():
 def test_what_does_not_fit_names_what_would():
     with pytest.raises(DstuneError) as caught:
         plan("rtx-3090", "Qwen/Qwen2.5-72B-Instruct")
-    assert "GiB" in caught.value.why and "GB" in caught.value.next
+    assert "GiB" in caught.value.why
+    assert "GB" in caught.value.next
 
 
 def test_sampling_of_r1():
@@ -125,7 +127,9 @@ def test_sampling_of_r1():
     assert value(p, "generate.temperature") == 0.6
     assert value(p, "generate.top_p") == 0.95
     hint = p.notes[0]["en"]
-    assert "no system message" in hint and "<think>\\n" in hint and "\\boxed{}" in hint
+    assert "no system message" in hint
+    assert "<think>\\n" in hint
+    assert "\\boxed{}" in hint
 
 
 def run(*args):
@@ -134,7 +138,8 @@ def run(*args):
 
 def test_json_shape():
     out = json.loads(run("--gpu", "4090", "--json").stdout)
-    assert out["schema"] == "dstune.report/1" and out["command"] == "recommend"
+    assert out["schema"] == "dstune.report/1"
+    assert out["command"] == "recommend"
     p = out["plan"]
     assert {"engine", "model", "gpu", "settings", "memory", "predictions", "rejected", "launch"} <= set(p)
     assert {"key", "value", "why", "source"} == set(p["settings"][0])

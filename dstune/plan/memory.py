@@ -99,6 +99,8 @@ def _transformers(ask: Ask) -> Memory:
     if ask.attention == "eager":
         scores = (physics.value("common", "eager_score_bytes") * m.heads * width / 2 + 2) * ask.batch * prompt**2
         scores += physics.value("common", "eager_token_bytes") * tokens * width / 2
+    elif ask.dtype == "float32" and ask.attention in ("", "sdpa") and m.kv_heads < m.heads and ask.at_least("4.48"):
+        scores = physics.value("common", "math_score_bytes") * m.heads * ask.batch * prompt**2
     logits = width * (m.vocab + m.hidden) * (tokens if ask.all_logits else ask.batch) + (4 * m.vocab * ask.batch)
     static = ask.cache == "static"
     cache_prompt = ask.batch * kv_bytes(m, ask.max_len or ask.length if static else prompt, kv_width)
@@ -113,7 +115,9 @@ def _transformers(ask: Ask) -> Memory:
     kv, rest, what = cache_prompt, max(act, scores, logits), "activations (prefill)"
     formula = f"{width} B x {tokens:,} tokens x (3 x {m.intermediate} + 4 x {m.hidden})"
     if max(act, logits) < scores:
-        what, formula = "attention scores (eager)", f"(10 x {m.heads} + 2) B x {ask.batch} x {prompt}^2 + 18.7 kB x {tokens:,}"
+        what, formula = "attention scores", f"(10 x {m.heads} + 2) B x {ask.batch} x {prompt}^2 + 18.7 kB x {tokens:,}"
+        if ask.attention != "eager":
+            formula = f"{physics.value('common', 'math_score_bytes')} B x {m.heads} heads x {ask.batch} x {prompt}^2 (float32 has no flash kernel)"
     elif act < logits:
         what, formula = "logits", f"{width} B x ({m.vocab:,} + {m.hidden}) x positions, float32 copy of the last"
     if peak_decode > peak_prefill:

@@ -63,6 +63,10 @@ def ask_of(row: Mapping[str, Any]) -> Ask:
         gpu_layers=_layers(flags.get("ngl")),
         split=str(flags.get("split_mode") or ("pipeline" if flags.get("pipeline_parallel_size") else "")),
         steps=_number(flags.get("num_scheduler_steps"), 1),
+        load=str(flags.get("load") or "device_map"),
+        all_logits=bool(flags.get("all_logits")),
+        expandable=bool(flags.get("expandable_segments")),
+        layers_on_cpu=_number(flags.get("layers_on_cpu"), 0),
         arrival=str(flags.get("arrival") or "steady"),
     )
 

@@ -115,7 +115,8 @@ def decode_step(ask: Ask, streams: float, context: float) -> Step:
         read = min(read, w.total)
     width = 4.0 if ask.dtype == "float32" and e == "transformers" else 2.0
     kv = streams * kv_bytes(m, context, width)
-    memory_s = (read + kv) / tp / bandwidth(ask)
+    moved = kv * (physics.value("common", "cdna_kv") if ask.gpu.architecture.startswith("CDNA") else 1.0)
+    memory_s = (read + moved) / tp / bandwidth(ask)
     flops = 2 * streams * m.read + 4 * streams * context * m.heads * m.head_dim * m.kv_layers
     compute_s = flops / tp / rate(ask)
     static = e == "transformers" and ask.cache == "static"
@@ -125,7 +126,7 @@ def decode_step(ask: Ask, streams: float, context: float) -> Step:
     overhead = m.layers * layer + step + streams * physics.value(e, "sequence_us") * 1e-6
     host = 0.0
     if e == "transformers" and not static:
-        quant = physics.table(e)["quant_layer_us"][kernel(ask.scheme)]
+        quant = physics.entry(e, "quant_layer_us", ask.version)[kernel(ask.scheme)]
         overhead += m.layers * physics.table(e)["quant_gpu_layer_us"].get(kernel(ask.scheme), 0.0) * 1e-6
         host = m.layers * (physics.value(e, "host_layer_us") + quant) * 1e-6 + physics.value(e, "host_step_us") * 1e-6
         if ask.layers_on_cpu:
@@ -136,14 +137,23 @@ def decode_step(ask: Ask, streams: float, context: float) -> Step:
         host = (m.layers + linear) * physics.value("vllm", "eager_layer_us") * 1e-6
     if tp > 1:
         overhead += m.layers * 2 * physics.value("vllm", "allreduce_us") * 1e-6
-    attention_s = 0.0
-    if e == "transformers" and not static:
-        attention_s = physics.value(e, "cache_copies") * kv / bandwidth(ask)
-        waves = max(1.0, streams * m.heads / max(1, ask.gpu.sm_count))
-        one = context * m.kv_layers * 2 * m.head_dim * width / sm_bandwidth(ask)
-        attention_s += physics.value(e, "unsplit_attention") * waves * one
+    attention_s = _attention(ask, streams, context, kv, width) if e == "transformers" else 0.0
     gpu = _norm(memory_s, compute_s) + overhead + attention_s
     return Step(max(gpu, host), gpu, host, memory_s, compute_s, overhead)
+
+
+def _attention(ask: Ask, streams: float, context: float, kv: float, width: float) -> float:
+    """What a transformers cache costs beside reading it once: growth by copying, one SM a head, or expanded heads."""
+    m, e = ask.model, "transformers"
+    if ask.cache == "static":
+        return float(physics.value(e, "static_expand") * kv * m.heads / max(1, m.kv_heads) / bandwidth(ask))
+    seconds = physics.value(e, "cache_copies") * kv / bandwidth(ask)
+    if ask.attention == "flash_attention_2":
+        waves = max(1.0, streams * m.heads / max(1, ask.gpu.sm_count))
+        seconds += (
+            physics.value(e, "unsplit_attention") * waves * context * m.kv_layers * 2 * m.head_dim * width / sm_bandwidth(ask)
+        )
+    return float(seconds)
 
 
 def prefill_seconds(ask: Ask, tokens: float, length: float) -> float:
@@ -157,6 +167,9 @@ def prefill_seconds(ask: Ask, tokens: float, length: float) -> float:
         floor = m.layers * physics.value(e, "prefill_floor_us") * 1e-6 + (
             one.host - m.layers * physics.value(e, "host_layer_us") * 1e-6
         )
+        if ask.attention == "eager":
+            scores = m.heads * length * tokens * m.kv_layers
+            seconds += scores * physics.value(e, "eager_score_traffic") * BYTES[ask.dtype] / 2 / (ask.gpu.bandwidth_gb_s * 1e9)
         return max(floor if ask.gpu.cc[0] else 0.0, seconds, one.gpu)
     if e == "llama.cpp" and ask.gpus > 1 and ask.split != "none" and tokens > physics.value(e, "ubatch"):
         seconds /= 1 + (2 * ask.gpus / (ask.gpus + 1) - 1) * physics.value(e, "pipeline")
@@ -183,14 +196,15 @@ def speed(ask: Ask) -> Speed:
     step = decode_step(ask, running, middle)
     first = prefill_seconds(ask, ask.prompt, ask.prompt)
     all_prompts = prefill_seconds(ask, ask.prompt * running, ask.prompt)
-    whole = all_prompts + max(0, ask.output - 1) * step.total
+    shared = physics.value("vllm", "mix") if ask.engine in ("vllm", "sglang") and running > 1 else 1.0
+    whole = all_prompts * shared + max(0, ask.output - 1) * step.total
     decode = 1 / step.total
-    together = ask.arrival.startswith("all")
-    waited = (
-        (all_prompts + first) / 2
-        if together or ask.engine == "transformers"
-        else first + (2 * step.total if running > 1 else 0)
-    )
+    if ask.engine == "transformers":  # one batch: every prompt is read before the first token of any
+        first, waited = all_prompts / running, all_prompts
+    elif ask.arrival.startswith("all"):
+        waited = (all_prompts + first) / 2
+    else:
+        waited = first + (2 * step.total if running > 1 else 0)
     return Speed(
         step=step,
         decode=decode,

@@ -29,7 +29,7 @@ _PARTS = {
     "KV cache": "KV 缓存",
     "KV cache pool": "KV 缓存池",
     "activations (prefill)": "激活（预填充）",
-    "attention scores (eager)": "注意力分数（eager）",
+    "attention scores": "注意力分数",
     "logits": "logits",
     "decode buffers": "解码缓冲",
     "activations (profile run)": "激活（预热）",

@@ -1,8 +1,11 @@
 """The instrument is calibrated before it is believed: against a server that knows its own latencies, and every way to fail."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from dstune.errors import UnobservableError
+from dstune.errors import DstuneError, UnobservableError
 from dstune.load.answers import Reply, events
 from dstune.load.detect import detect
 from dstune.load.run import Options, sweep, trial
@@ -236,3 +239,65 @@ def test_outcome_of_nothing() -> None:
     figures = outcome([], Workload(), {"cpu_s": 0.0})
     assert figures["requests"] == {"ok": 0, "failed": 0}
     assert figures["ttft_ms"] is None
+
+
+def test_ctrl_c_gives_the_report_so_far(mock: str) -> None:
+    command = [sys.executable, "-m", "dstune", "bench", mock, "-c", "4", "--max-tokens", "12", "--duration", "60s", "--json"]
+    for workers in ([], ["--workers", "2"]):
+        begin = time.monotonic()
+        process = subprocess.Popen(
+            [*command, *workers], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True
+        )
+        time.sleep(4)
+        os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to the whole group
+        out, err = process.communicate(timeout=20)
+        assert time.monotonic() - begin < 20, err
+        figures = json.loads(out)["trial"]
+        assert figures["interrupted"] is True
+        assert figures["requests"]["ok"] > 4, figures["errors"]
+        assert figures["requests"]["failed"] == 0
+        assert process.returncode == 0, err
+
+
+def test_several_processes_share_the_load(mock: str) -> None:
+    from dstune.load.workers import needed, shares, trial
+
+    stats(mock)
+    options = Options(Workload(output_tokens=12, concurrency=7), model="mock", requests=21, duration_s=20, warmup=0)
+    found = trial(detect(mock), options, 3).outcome
+    assert found["requests"] == {"ok": 21, "failed": 0}
+    assert stats(mock)["requests"] == 21
+    assert found["client_workers"] == 3
+    assert found["connections"] == 7
+    parts = shares(options, 3)
+    assert sum(p.workload.concurrency for p in parts) == 7
+    assert sum(p.requests or 0 for p in parts) == 21
+    assert {p.lane for p in parts} == {(0, 3), (1, 3), (2, 3)}
+    assert [needed(c) for c in (1, 512, 513, 2048)] == [1, 1, 2, 4]
+
+
+def test_shape_tells_a_serial_server_from_one_that_batches(mock: str) -> None:
+    serial, _ = load(mock, "mock:serial", n=6, c=6)
+    batched, _ = load(mock, n=6, c=6)
+    assert serial["at_once"]["streaming"] < 1.3
+    assert serial["stairs"] > 0.95
+    assert batched["at_once"]["streaming_peak"] == 6
+    assert batched["stairs"] < 0.5
+    line = batched["timeline"]
+    assert sum(line["tok_s"]) * line["step_s"] == pytest.approx(72, rel=0.02)
+    assert max(line["in_flight"]) == 6
+    assert sum(c for _, c in batched["histogram"]["ttft_ms"]) == 6
+
+
+def test_tokens_by_a_tokenizer_where_the_server_says_nothing(mock: str, tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    tokenizer = Tokenizer(models.WordLevel({"the": 0, "?": 1}, unk_token="?"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    told, _ = load(mock, "mock:no-usage", n=3, tokenizer=str(tmp_path))
+    assert (told["tokens_counted_by"], told["output_tokens"]) == ("tokenizer", 36)
+    said, _ = load(mock, n=3, tokenizer=str(tmp_path))
+    assert said["tokens_counted_by"] == "usage", "what the server says goes before"
+    with pytest.raises(DstuneError, match=r"no tokenizer\.json"):
+        load(mock, "mock:no-usage", n=1, tokenizer=str(tmp_path / "nowhere"))

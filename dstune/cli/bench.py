@@ -97,6 +97,20 @@ SWEEP_STEP_S = 6.0
     show_default=True,
     help=say("Runs, for the spread.", "重复次数，用于估计波动。"),
 )
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 64),
+    help=say("Client processes (default: one per 512 clients).", "客户端进程数（默认每 512 个客户端一个）。"),
+)
+@click.option(
+    "--model-dir",
+    type=click.Path(),
+    help=say(
+        "Count tokens by this tokenizer.json where the server does not.",
+        "服务不报告 token 数时，用该目录的 tokenizer.json 统计。",
+    ),
+)
+@click.option("--api-name", default="", help=say("Function of a Gradio app.", "Gradio 应用的函数名。"))
 @click.option("--python", help=say("Interpreter for --local.", "--local 使用的 Python。"))
 @click.option(
     "--random-weights",
@@ -148,19 +162,30 @@ def _serve(url: str, o: dict[str, Any]) -> Report:
     extra: dict[str, Any] = {} if o["temperature"] is None else {"temperature": o["temperature"]}
     name = o["model"] or (server.models[0] if server.models else "default")
     length = seconds(o["duration"]) if o["duration"] else SWEEP_STEP_S if o["sweep"] else 30.0
+    if o["model_dir"]:
+        from dstune.load.count import counter
+
+        counter(o["model_dir"])
     options = Options(
-        work, o["profile"], name, length, o["requests"], True, o["warmup"], o["timeout"], headers, extra, verify_tls=not o["insecure"]
+        work, o["profile"], name, length, o["requests"], True, o["warmup"], o["timeout"], headers, extra, verify_tls=not o["insecure"],
+        api_name=o["api_name"], tokenizer=o["model_dir"] or "",
     )  # fmt: skip
     if o["behaviour"]:
         from dstune.load.behave import behave
 
         trial, rows = behave(server, options, _progress(""))
         return replace(empty("bench"), trials=(trial,), behaviours=tuple(rows))
-    trials = (
-        _sweep(server, options)
-        if o["sweep"]
-        else [_one(server, replace(options, seed=i + 1), f"{i + 1}/{o['repeat']}") for i in range(o["repeat"])]
-    )
+    workers = o["workers"]
+    if o["sweep"]:
+        trials = _sweep(server, options, workers)
+    else:
+        trials = []
+        for i in range(o["repeat"]):
+            trials.append(
+                _one(server, replace(options, seed=i + 1), workers, f"{i + 1}/{o['repeat']}" if o["repeat"] > 1 else "")
+            )
+            if trials[-1].outcome.get("interrupted"):
+                break
     return replace(empty("bench"), trials=tuple(trials))
 
 
@@ -183,26 +208,41 @@ def _progress(label: str) -> Any:
     return tick
 
 
-def _one(server: Any, options: Any, label: str = "") -> Trial:
-    from dstune.load.run import trial
+def _one(server: Any, options: Any, workers: int | None, label: str = "") -> Trial:
+    from dstune.cli.bench_beside import Beside
+    from dstune.load.run import Live, trial
+    from dstune.load.workers import needed
+    from dstune.load.workers import trial as trial_of_many
 
-    found, _ = trial(server, options, tick=_progress(label))
+    workers = workers or (needed(options.workload.concurrency) if options.workload.rate is None else 1)
+    beside = Beside(server.base, options.headers, server.metrics)
+    live, tick = Live(), _progress(label)
+    try:
+        if workers > 1:
+            found = trial_of_many(server, options, workers, live, tick, beside.begin)
+        else:
+            found, _ = trial(server, options, live, tick, beside.begin)
+    finally:
+        seen = beside.end()
+    if "server" in seen:
+        seen["server"] = {**found.outcome.get("server", {}), **seen["server"]}
+    found.outcome.update(seen)
     if sys.stderr.isatty():
         print("\r\x1b[K", end="", file=sys.stderr)
     return found
 
 
-def _sweep(server: Any, options: Any) -> list[Trial]:
+def _sweep(server: Any, options: Any, workers: int | None) -> list[Trial]:
     from dstune.load.run import sweep
 
     trials: list[Trial] = []
 
     def step(work: Workload) -> dict[str, Any]:
-        found = _one(server, replace(options, workload=work), f"c={work.concurrency}")
+        found = _one(server, replace(options, workload=work), workers, f"c={work.concurrency}")
         trials.append(found)
         return found.outcome
 
-    for _ in sweep(options.workload, step):
+    for _ in sweep(options.workload, step, 512 * (workers or 1)):
         pass
     return trials
 

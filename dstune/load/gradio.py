@@ -125,7 +125,7 @@ def read(answer: Answer) -> Reply:
         message = event.get("msg")
         output = event.get("output") or {}
         if message == "process_starts":
-            reply.timings = {"queue_s": stamp - answer.due}
+            reply.timings = {"queue_ms": 1e3 * (stamp - answer.due)}
         elif message == "estimation" and reply.timings is None and event.get("rank"):
             reply.timings = {"rank": event["rank"]}
         elif message == "process_generating":

@@ -6,14 +6,16 @@ import asyncio
 import itertools
 import resource
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dstune.load import gradio
 from dstune.load.answers import Reply, read
 from dstune.load.client import Answer, Ask, Pool, Target, closed_loop, now, open_loop, run
+from dstune.load.count import counter, recount
 from dstune.load.detect import Server
+from dstune.load.shape import shape
 from dstune.load.stats import outcome
 from dstune.load.workload import Bodies, poisson
 from dstune.model import Trial, Value, Workload
@@ -40,6 +42,10 @@ class Options:
     warm: bool = False
     seed: int = 1
     verify_tls: bool = True
+    lane: tuple[int, int] = (0, 1)
+    """(number of the first request, step): workers share the numbers, so that no two send the same prompt."""
+    api_name: str = ""
+    tokenizer: str = ""
 
 
 @dataclass(slots=True)
@@ -52,34 +58,94 @@ class Live:
     first_bytes: list[float] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class Raw:
+    """What one process saw: replies, and what it cost. CPU in seconds, memory in MiB."""
+
+    replies: list[Reply]
+    cpu_s: float = 0.0
+    parse_cpu_s: float = 0.0
+    rss_mib: float = 0.0
+    connections: int = 0
+    interrupted: bool = False
+
+
 def trial(
+    server: Server,
+    options: Options,
+    live: Live | None = None,
+    tick: Callable[[Live], None] | None = None,
+    go: Callable[[], None] | None = None,
+) -> tuple[Trial, list[Reply]]:
+    """Loads the server once. Ctrl-C ends the load and gives the report so far (`outcome["interrupted"]`). `go`: see `collect`."""
+    seen = collect(server, options, live, tick, go)
+    return judged(server, options, [seen]), seen.replies
+
+
+async def trial_async(
     server: Server, options: Options, live: Live | None = None, tick: Callable[[Live], None] | None = None
 ) -> tuple[Trial, list[Reply]]:
-    """Loads the server once. Ctrl-C ends the load and gives the report so far (`outcome["interrupted"]`)."""
+    """The same inside a running loop (the monitor's); cancelling it ends the load and gives the report so far."""
+    seen = await _collect(server, options, live, tick)
+    return judged(server, options, [seen]), seen.replies
+
+
+def collect(
+    server: Server,
+    options: Options,
+    live: Live | None = None,
+    tick: Callable[[Live], None] | None = None,
+    go: Callable[[], None] | None = None,
+) -> Raw:
+    """What this process sees of one load. `go` is called when all is ready, and returns when the load may start."""
+    found: Raw = run(_collect(server, options, live, tick, go))
+    return found
+
+
+async def _collect(
+    server: Server,
+    options: Options,
+    live: Live | None,
+    tick: Callable[[Live], None] | None,
+    go: Callable[[], None] | None = None,
+) -> Raw:
     live = live or Live()
     answers: list[Answer] = []
     cpu = time.process_time()
-    interrupted, opened = run(_main(server, options, answers, live, tick))
+    interrupted, opened = await _main(server, options, answers, live, tick, go)
     spent = time.process_time() - cpu
     understand = gradio.read if server.dialect == "gradio" else read
     replies = [understand(a) for a in answers if a.error != "cancelled"]
-    figures = outcome(replies, options.workload, {"cpu_s": spent, "connections": opened})
-    figures["client_parse_cpu_s"] = round(time.process_time() - cpu - spent, 4)
-    figures["client_rss_mib"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
-    if interrupted:
+    if options.tokenizer:
+        recount(replies, counter(options.tokenizer))
+    parsed = time.process_time() - cpu - spent
+    return Raw(replies, spent, parsed, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, opened, interrupted)
+
+
+def judged(server: Server, options: Options, parts: Sequence[Raw]) -> Trial:
+    """The trial of what one or several processes saw."""
+    replies = [r for p in parts for r in p.replies]
+    client = {"cpu_s": sum(p.cpu_s for p in parts), "connections": sum(p.connections for p in parts), "cores": len(parts)}
+    figures = outcome(replies, options.workload, client)
+    figures |= shape(replies)
+    figures["client_parse_cpu_s"] = round(sum(p.parse_cpu_s for p in parts), 4)
+    figures["client_rss_mib"] = round(sum(p.rss_mib for p in parts), 1)
+    if len(parts) > 1:
+        figures["client_workers"] = len(parts)
+    if any(p.interrupted for p in parts):
         figures["interrupted"] = True
     served = next((r.served for r in replies if r.served), "")
     settings: dict[str, Value] = {
         "url": server.base, "server": server.kind, "server_version": server.version, "model": served or options.model, "profile": options.profile,
         "dialect": server.dialect, "stream": options.stream, "warmup": options.warmup,
     }  # fmt: skip
-    return Trial(options.workload, settings, figures), replies
+    return Trial(options.workload, settings, figures)
 
 
 def _asker(server: Server, options: Options, pool: Pool) -> Ask:
     """How one request of this dialect is sent."""
     if server.dialect == "gradio":
-        return gradio.asker(server, options.profile, pool, options.warm)
+        return gradio.asker(server, options.profile, pool, options.warm, options.api_name)
     body = Bodies(
         options.profile,
         options.model,
@@ -90,15 +156,17 @@ def _asker(server: Server, options: Options, pool: Pool) -> Ask:
         options.extra,
     )
 
+    first, step = options.lane
+
     async def ask(answer: Answer) -> None:
-        await pool.send(pool.target.request(body(answer.number)), answer)
+        await pool.send(pool.target.request(body(first + step * answer.number)), answer)
 
     return ask
 
 
 async def _main(
-    server: Server, options: Options, answers: list[Answer], live: Live, tick: Callable[[Live], None] | None
-) -> tuple[bool, int]:
+    server: Server, options: Options, answers: list[Answer], live: Live, tick: Callable[[Live], None] | None, go: Callable[[], None] | None
+) -> tuple[bool, int]:  # fmt: skip
     work = options.workload
     pool = Pool(Target(server.base + ROUTE[server.dialect], options.headers, options.timeout_s, options.verify_tls))
     ask = _asker(server, options, pool)
@@ -106,6 +174,8 @@ async def _main(
         await closed_loop(ask, min(options.warmup, work.concurrency), options.warmup, 60.0, lambda a: None)
     if work.rate is None:
         await pool.open(min(work.concurrency, options.requests or work.concurrency))
+    if go is not None:
+        go()
     live.started = now()
 
     def seen(answer: Answer) -> None:

@@ -145,14 +145,3 @@ def _steady(good: Sequence[Reply], workload: Workload) -> dict[str, float] | Non
         if r.stamps and r.output_tokens:
             inside += r.output_tokens * sum(begin <= s <= end for s in r.stamps) / len(r.stamps)
     return {"seconds": round(end - begin, 3), "output_tok_s": round(inside / (end - begin), 2)}
-
-
-def histogram(values: Sequence[float], bins: int = 20) -> list[tuple[float, int]]:
-    """(lower edge, count) of equal bins from 0 to the 99th percentile; the last bin takes what is above."""
-    if not values:
-        return []
-    top = percentile(values, 0.99) or max(values) or 1.0
-    counts = [0] * bins
-    for v in values:
-        counts[min(bins - 1, int(v / top * bins))] += 1
-    return [(i * top / bins, c) for i, c in enumerate(counts)]

@@ -176,6 +176,19 @@ def quantile(buckets: list[tuple[float, float]], share: float) -> float | None:
     return low
 
 
+def means(text: str, before: str = "") -> dict[str, float]:
+    """Exact means in ms of the latency histograms (sum over count) of the window: ttft, itl, e2e, queue, prefill, decode."""
+    metrics = Metrics(text, before)
+    out = {}
+    for name, keys in _HISTOGRAMS.items():
+        for key in keys:
+            count = metrics.grown((f"{key}_count",))
+            if count:
+                out[name] = round(1000 * (metrics.grown((f"{key}_sum",)) or 0.0) / count, 3)
+                break
+    return out
+
+
 def read_metrics(
     text: str, source: str = "metrics", subject: str = "server", before: str = "", seconds: float = 0.0
 ) -> list[Fact]:

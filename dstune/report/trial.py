@@ -23,6 +23,94 @@ def pad(text: str, width: int) -> str:
     return text + " " * max(0, width - cells(text))
 
 
+BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+def spark(values: list[float]) -> str:
+    """Values as a line of blocks from 0 to the highest; a blank where there is nothing."""
+    top = max(values, default=0)
+    return "".join(" " if v <= 0 else BLOCKS[min(7, int(8 * v / top))] for v in values) if top > 0 else ""
+
+
+def pictures(o: dict[str, Any]) -> list[str]:
+    """The distributions of first token and gaps, and tokens per second and requests in flight over time, a line each."""
+    out = []
+    for key, en, zh in _ROWS[:2]:
+        rows = (o.get("histogram") or {}).get(key)
+        if rows and len(rows) > 1:
+            top = rows[-1][0] + rows[1][0]
+            out.append(f"{pad(say(en, zh), 18)}0 {spark([c for _, c in rows])} {top:.0f} ms")
+    line = o.get("timeline")
+    if line and len(line["tok_s"]) > 3:
+        seconds = line["step_s"] * len(line["tok_s"])
+        for key, en, zh, unit in (
+            ("tok_s", "tokens/s", "token/秒", ""),
+            ("in_flight", "in flight", "在途请求", ""),
+            ("ttft_max_ms", "worst first token", "最慢首 token", " ms"),
+        ):
+            out.append(
+                f"{pad(say(en, zh), 18)}│{pad(spark(line[key]), len(line[key]))}│ {say('max', '最大')} {max(line[key]):.0f}{unit}, {seconds:.0f} s"
+            )
+    return out
+
+
+def beside(o: dict[str, Any]) -> list[str]:
+    """What the server and the GPU said meanwhile."""
+    out = []
+    server = o.get("server") or {}
+    parts = []
+    for key, en, zh in (("queue_ms", "queue", "排队"), ("prefill_ms", "prefill", "预填充"), ("decode_ms", "decode", "解码")):
+        value = server.get(key)
+        if value is not None:
+            parts.append(f"{say(en, zh)} {value['mean'] if isinstance(value, dict) else value:.0f} ms")
+    if server.get("waiting_max") is not None:
+        parts.append(
+            say(
+                f"at most {server.get('running_max')} running, {server['waiting_max']} waiting",
+                f"最多 {server.get('running_max')} 个运行、{server['waiting_max']} 个等待",
+            )
+        )
+    if server.get("kv_usage_max_pct") is not None:
+        parts.append(
+            say(f"KV cache up to {server['kv_usage_max_pct']:.0f} %", f"KV 缓存最高 {server['kv_usage_max_pct']:.0f} %")
+        )
+    if server.get("preemptions"):
+        parts.append(say(f"{server['preemptions']} preemptions", f"{server['preemptions']} 次抢占"))
+    if parts:
+        out.append(say("the server says: ", "服务端数据：") + ", ".join(parts))
+    for card in o.get("gpu") or ():
+        parts = [f"{card['gpu']} {card['name']}"]
+        for key, en, zh, unit in (
+            ("utilization_pct", "busy", "利用率", "%"),
+            ("power_draw_w", "power", "功率", "W"),
+            ("clock_sm_mhz", "clock", "频率", "MHz"),
+        ):
+            if key in card:
+                parts.append(f"{say(en, zh)} {card[key]['mean']:.0f} {unit}")
+        if "memory_used_mib" in card:
+            parts.append(
+                say(f"memory up to {card['memory_used_mib']['max']} MiB", f"显存最高 {card['memory_used_mib']['max']} MiB")
+            )
+        if card.get("idle_pct"):
+            parts.append(say(f"idle {card['idle_pct']:.0f} % of the time", f"{card['idle_pct']:.0f} % 的时间空闲"))
+        held = {n: p for n, p in card.get("reasons_pct", {}).items() if n != "gpu_idle"}
+        parts += [f"{n} {p:.0f} %" for n, p in held.items()]
+        out.append(", ".join(parts))
+    return out
+
+
+_COUNTED = {
+    "usage": ("the server's usage", "服务端 usage"), "chunks": ("chunks: no usage was sent, a chunk may hold several tokens", "chunk 数：服务端未发送 usage，一个 chunk 可能含多个 token"),
+    "events": ("events with new text: Gradio counts no tokens", "带新文本的事件数：Gradio 不统计 token"), "tokenizer": ("the tokenizer of --model-dir", "--model-dir 的分词器"),
+    "steps": ("decode steps", "解码步数"),
+}  # fmt: skip
+
+
+def counted_by(how: str) -> str:
+    """How tokens were counted, in words."""
+    return " + ".join(say(*_COUNTED[h]) if h in _COUNTED else h for h in (how or "-").split("+"))
+
+
 def trial_text(trial: Trial) -> str:
     """One trial."""
     o, s, w = trial.outcome, trial.settings, trial.workload
@@ -35,8 +123,8 @@ def trial_text(trial: Trial) -> str:
         f"{s.get('server')} {s.get('server_version') or ''}".strip() + f" · {s.get('model')} · {load} · {s.get('profile')}",
         say(
             f"{o['requests']['ok']} answered, {o['requests']['failed']} failed in {o['duration_s']:.1f} s; "
-            f"{o['output_tokens']} tokens (counted by {o['tokens_counted_by'] or '-'})",
-            f"{o['duration_s']:.1f} 秒内回答 {o['requests']['ok']} 个，失败 {o['requests']['failed']} 个；{o['output_tokens']} 个 token（来源：{o['tokens_counted_by'] or '-'}）",
+            f"{o['output_tokens']} tokens (counted by {counted_by(o['tokens_counted_by'])})",
+            f"{o['duration_s']:.1f} 秒内回答 {o['requests']['ok']} 个，失败 {o['requests']['failed']} 个；{o['output_tokens']} 个 token（来源：{counted_by(o['tokens_counted_by'])}）",
         ),
         "",
         f"{pad('ms', 18)}{'mean':>9}{'p50':>9}{'p90':>9}{'p95':>9}{'p99':>9}",
@@ -54,7 +142,9 @@ def trial_text(trial: Trial) -> str:
             f"; {o['steady']['output_tok_s']:.1f} tokens/s in the steady {o['steady']['seconds']:.0f} s",
             f"；稳态 {o['steady']['seconds']:.0f} 秒内 {o['steady']['output_tok_s']:.1f} token/秒",
         )
-    out += ["", rate]
+    drawn = pictures(o)
+    out += ["", *drawn, "", rate] if drawn else ["", rate]
+    out += beside(o)
     if o.get("goodput"):
         g = o["goodput"]
         out.append(

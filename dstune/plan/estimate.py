@@ -48,7 +48,8 @@ def predictions(ask: Ask, mem: Memory | None = None, spd: Speed | None = None) -
 def answer(row: Mapping[str, Any]) -> dict[str, Prediction]:
     """Predictions for a row of `--jsonl`, as its report counts them.
 
-    Total throughput follows `flags.counts` (input+output tokens, or the output alone). A transformers row that names its
+    Total throughput follows `flags.counts` (input+output tokens, or the output alone). One llama.cpp stream that counts both is a
+    llama-bench run that generates both: such reports show one rate whatever the lengths, that of decoding. A transformers row that names its
     attention comes from a script inside the process; such reports give what torch holds after the run (docs/accuracy.md).
     """
     from dstune.plan.rows import ask_of
@@ -60,7 +61,11 @@ def answer(row: Mapping[str, Any]) -> dict[str, Prediction]:
         flags.get("counts")
         or ("input+output" if ask.engine in ("transformers", "sglang") and not flags.get("batching") else "")
     )
-    if "input" in counts and ask.output:
+    if "input" in counts and ask.engine == "llama.cpp" and ask.batch == 1:
+        low, high = band(ask, "total_tok_s")
+        rate = out["decode_tok_s_per_stream"].value
+        out["total_tok_s"] = Prediction(rate, rate * low, rate * high)
+    elif "input" in counts and ask.output:
         factor = (ask.prompt + ask.output) / ask.output
         p = out["total_tok_s"]
         out["total_tok_s"] = Prediction(p.value * factor, p.low * factor, p.high * factor)

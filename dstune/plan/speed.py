@@ -70,6 +70,9 @@ def bandwidth(ask: Ask) -> float:
     if not g.sm_count or not g.cc[0]:
         return float(streaming)
     in_flight = g.sm_count * sm_bandwidth(ask) * physics.table("common")["kernel_sm"][kind]
+    if kind == "w4" and e == "vllm":
+        in_flight *= physics.value("vllm", "awq_sm", ask.version)
+    in_flight *= physics.table(e).get("sm_arch", {}).get(g.architecture, 1.0)
     return 1 / _norm(1 / streaming, 1 / in_flight)
 
 
@@ -202,9 +205,9 @@ def speed(ask: Ask) -> Speed:
     if ask.engine == "transformers":  # one batch: every prompt is read before the first token of any
         first, waited = all_prompts / running, all_prompts
     elif ask.arrival.startswith("all"):
-        waited = (all_prompts + first) / 2
-    else:
-        waited = first + (2 * step.total if running > 1 else 0)
+        waited = (all_prompts * shared + first) / 2
+    else:  # the own prompt, and two steps that carry others' prompts
+        waited = first * shared + (2 * whole / ask.output if running > 1 and ask.output else 0)
     return Speed(
         step=step,
         decode=decode,

@@ -36,6 +36,13 @@ _SEVERITY = {"error": 3, "warning": 2, "info": 1}
 )
 @click.option("--metrics", type=click.Path(), help=say("A saved /metrics scrape.", "保存下来的 /metrics。"))
 @click.option(
+    "--run",
+    "runs",
+    multiple=True,
+    type=click.Path(),
+    help=say("A saved load test (dstune bench -o).", "保存下来的压测报告（dstune bench -o）。"),
+)
+@click.option(
     "--facts",
     "said_facts",
     type=click.Path(),
@@ -58,6 +65,7 @@ def command(
     logs: tuple[str, ...],
     endpoint: str | None,
     metrics: str | None,
+    runs: tuple[str, ...],
     said_facts: str | None,
     models: tuple[str, ...],
     python: str | None,
@@ -72,7 +80,7 @@ def command(
     from dstune.diagnose import diagnose
 
     look = not (no_host or evidence or said_facts)
-    seen = gather(files, logs, said_facts, evidence, metrics, endpoint, look, python, models)
+    seen = gather(files, logs, said_facts, evidence, metrics, endpoint, look, python, models, runs)
     if not (seen.facts or seen.gaps or seen.hits or files or logs):
         raise DstuneError(say("nothing to look at", "没有可看的东西"), "", "dstune doctor app.py server.log")
     diagnosis = diagnose(derive(seen), [find(c) for c in only] if only else None)
@@ -91,6 +99,7 @@ def gather(
     look: bool = False,
     python: str | None = None,
     models: tuple[str, ...] = (),
+    runs: tuple[str, ...] = (),
 ) -> Evidence:
     """All evidence that the options name. Also used by `fix`."""
     seen = load_evidence(evidence)
@@ -109,6 +118,8 @@ def gather(
                 seen = seen.plus(read_metrics(f.read(), metrics))
         except OSError as error:
             raise UnobservableError(f"{metrics}: {error.strerror}", "", say("check the path", "检查路径")) from None
+    for path in runs:
+        seen = seen.merged(of_run(path))
     if endpoint:
         from dstune.probes.server import read_endpoint
 
@@ -124,6 +135,28 @@ def gather(
             )
         )
     return seen
+
+
+def of_run(path: str) -> Evidence:
+    """Evidence of a saved load test: its figures as facts, the server's words and odd texts as a log. Raises `DstuneError`."""
+    from dstune.load.evidence import facts, words
+    from dstune.model import Document
+    from dstune.readers import read_document
+
+    try:
+        with open(path, encoding="utf-8") as f:
+            data: Any = json.load(f)
+        found = Evidence(tuple(facts(data, path)))
+        text = words(data)
+    except OSError as error:
+        raise UnobservableError(f"{path}: {error.strerror}", "", say("check the path", "检查路径")) from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise DstuneError(
+            say(f"{path} is no report of dstune bench", f"{path} 不是 dstune bench 的报告"), "", "dstune bench URL -o run.json"
+        ) from None
+    if not found.facts:
+        raise DstuneError(say(f"{path} holds no load test", f"{path} 中没有压测结果"), "", "dstune bench URL -o run.json")
+    return found.merged(read_document(Document(path, "log", text))) if text else found
 
 
 def _said(path: str) -> Evidence:

@@ -14,6 +14,10 @@ SLICES = 60
 """Most slices of a timeline: what a terminal shows in a line."""
 
 
+HELD = 0.02
+"""Share of the busy time that a number of streams must be held for to count as the peak: ends and beginnings overlap by a chunk."""
+
+
 def shape(replies: Sequence[Reply]) -> dict[str, Any]:
     """All of this module, as parts of a trial."""
     good = [r for r in replies if r.ok]
@@ -119,7 +123,7 @@ def at_once(replies: Sequence[Reply]) -> dict[str, float] | None:
     return {
         "in_flight": round(sum(d * f for d, f, _ in busy) / total, 2),
         "streaming": round(sum(d * s for d, _, s in busy) / total, 2),
-        "streaming_peak": max(s for _, _, s in busy),
+        "streaming_peak": max(n for n in {s for _, _, s in busy} if sum(d for d, _, s in busy if s >= n) >= HELD * total),
     }
 
 

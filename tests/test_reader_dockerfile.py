@@ -17,7 +17,7 @@ def facts(text: str) -> dict[str, object]:
 def test_base_and_driver_floor() -> None:
     found = facts("ARG CUDA=12.8.0\nFROM nvidia/cuda:${CUDA}-runtime-ubuntu22.04 AS base\nFROM base\nUSER app\n")
     assert (found["dockerfile.base_cuda"], found["dockerfile.driver_min"], found["dockerfile.root"]) == (
-        "12.8.0",
+        "12.8",
         "525.60.13",
         False,
     )

@@ -133,11 +133,11 @@ def _model(tree: Mapping[str, Any], document: Document, lines: list[str]) -> Ite
             yield fact(family, name, typed, key)
 
     if "model_type" in tree and ("architectures" in tree or "hidden_size" in tree):
-        yield from maybe("model.type", tree.get("model_type"), "model_type")
+        yield from maybe("model.model_type", tree.get("model_type"), "model_type")
         yield from maybe(
             "model.dtype", tree.get("torch_dtype") or tree.get("dtype"), "torch_dtype" if "torch_dtype" in tree else "dtype"
         )
-        yield from maybe("model.max_positions", tree.get("max_position_embeddings"), "max_position_embeddings")
+        yield from maybe("model.max_position_embeddings", tree.get("max_position_embeddings"), "max_position_embeddings")
         quant = tree.get("quantization_config")
         yield from maybe(
             "model.quantization", quant.get("quant_method") if isinstance(quant, dict) else None, "quantization_config"

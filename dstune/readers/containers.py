@@ -48,7 +48,7 @@ def derived(it: Container) -> Iterator[tuple[str, Value]]:
         if gpu not in ("none", ""):
             yield "image_floating", image.floating
         if image.cuda:
-            yield "image_cuda", image.cuda
+            yield "image_cuda", image.cuda_line
             if floor := images.driver_floor(image.cuda):
                 yield "driver_min", floor
         if images.end_of_life(image):

@@ -163,8 +163,8 @@ def _base(reference: str, line: int, fact: object) -> Iterator[Fact]:
     if image.gpu:
         yield make("base_gpu", image.gpu, line)  # type: ignore[operator]
     if image.cuda:
-        yield make("base_cuda", image.cuda, line)  # type: ignore[operator]
-        yield make("image_cuda", image.cuda, line, "container")  # type: ignore[operator]
+        yield make("base_cuda", image.cuda_line, line)  # type: ignore[operator]
+        yield make("image_cuda", image.cuda_line, line, "container")  # type: ignore[operator]
         if floor := images.driver_floor(image.cuda):
             yield make("driver_min", floor, line)  # type: ignore[operator]
     if images.end_of_life(image):

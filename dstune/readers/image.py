@@ -40,6 +40,11 @@ class Image:
     version: str
 
     @property
+    def cuda_line(self) -> str:
+        """CUDA as major.minor, which is what a driver is asked for."""
+        return ".".join(self.cuda.split(".")[:2])
+
+    @property
     def floating(self) -> bool:
         """Whether the reference may mean another image tomorrow."""
         return not self.digest and (

@@ -328,34 +328,50 @@ def _kill_engine(group: int) -> None:
 # What clients do to a server: one vLLM, several pastes
 
 
-def vllm_asked(path: str, body: dict[str, object], *flags: str) -> Callable[[Box], None]:
-    """A healthy vLLM and one wrong request."""
+USER = {"role": "user", "content": "What is 2^10?"}
+WRONG: dict[str, tuple[str, dict[str, object]]] = {
+    "request-exceeds-context--vllm": ("/v1/chat/completions", {"model": "smollm2", "messages": [USER], "max_tokens": 4096}),
+    "request-exceeds-context--vllm-prompt": (
+        "/v1/chat/completions",
+        {"model": "smollm2", "messages": [{"role": "user", "content": "the quick brown fox " * 900}], "max_tokens": 64},
+    ),
+    "sampling-params-invalid--vllm": (
+        "/v1/chat/completions",
+        {"model": "smollm2", "messages": [USER], "temperature": -0.5, "top_p": 0.9},
+    ),
+    "sampling-params-invalid--vllm-top-p": ("/v1/chat/completions", {"model": "smollm2", "messages": [USER], "top_p": 1.5}),
+    "served-model-name-mismatch--vllm": (
+        "/v1/chat/completions",
+        {"model": "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", "messages": [USER]},
+    ),
+    "base-url-missing-v1--vllm": ("/chat/completions", {"model": "smollm2", "messages": [USER]}),
+}
+_PASTES: dict[str, str] = {}
+
+
+def wrong_request(name: str) -> Callable[[Box], None]:
+    """One wrong request to a healthy vLLM. The server is started once; each paste has its start, its lines for that request, and the answer."""
 
     def make(box: Box) -> None:
-        port = free_port()
-        box.server(servers.vllm(port, *flags), port, "/health", lambda url: box.ask(url + path, body), ENV)
+        if not _PASTES:
+            port = free_port()
+            log = box.folder / "out1.log"
+
+            def asks(url: str) -> None:
+                start = log.read_text(errors="replace")
+                for other, (path, body) in WRONG.items():
+                    at, box.text = log.stat().st_size, ""
+                    box.ask(url + path, body)
+                    time.sleep(0.5)
+                    _PASTES[other] = start + log.read_bytes()[at:].decode("utf-8", "replace") + box.text
+
+            box.server(servers.vllm(port), port, "/health", asks, ENV)
+        box.text = _PASTES[name]
 
     return make
 
 
-USER = {"role": "user", "content": "What is 2^10?"}
-ALL["request-exceeds-context--vllm"] = vllm_asked(
-    "/v1/chat/completions", {"model": "smollm2", "messages": [USER], "max_tokens": 4096}
-)
-ALL["request-exceeds-context--vllm-prompt"] = vllm_asked(
-    "/v1/chat/completions",
-    {"model": "smollm2", "messages": [{"role": "user", "content": "the quick brown fox " * 900}], "max_tokens": 64},
-)
-ALL["sampling-params-invalid--vllm"] = vllm_asked(
-    "/v1/chat/completions", {"model": "smollm2", "messages": [USER], "temperature": -0.5, "top_p": 0.9}
-)
-ALL["sampling-params-invalid--vllm-top-p"] = vllm_asked(
-    "/v1/chat/completions", {"model": "smollm2", "messages": [USER], "top_p": 1.5}
-)
-ALL["served-model-name-mismatch--vllm"] = vllm_asked(
-    "/v1/chat/completions", {"model": "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", "messages": [USER]}
-)
-ALL["base-url-missing-v1--vllm"] = vllm_asked("/chat/completions", {"model": "smollm2", "messages": [USER]})
+ALL.update({name: wrong_request(name) for name in WRONG})
 
 
 # transformers

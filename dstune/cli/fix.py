@@ -227,7 +227,8 @@ def _by_hand(hands: Sequence[Hand]) -> list[str]:
 def _hand(hand: Hand) -> str:
     from dstune.redact import redact
 
-    return redact(f"{hand.place}: {pick(hand.fix.title)} ({hand.finding.cause}; {hand.reason})")
+    why = f"; {hand.reason}" if hand.reason else ""
+    return redact(f"{hand.place}: {pick(hand.fix.title)} ({hand.finding.cause}{why})")
 
 
 def _git(made: Sequence[Artifact]) -> list[str]:

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from dstune.diagnose import View
-from dstune.expr import UNKNOWN, evaluate
+from dstune.expr import UNKNOWN, evaluate, parse
 from dstune.lang import pick, say
 from dstune.model import Artifact, Diagnosis, Document, Evidence, Finding, Fix, Rule
 from dstune.patch import Source, diff
 from dstune.readers.app_edit_context import Context
 
 AUTOMATIC = ("flag", "code", "install")
-ROUNDS = 5
+ROUNDS = 6
 """Most rounds of diagnose and edit: an edit may bring a finding to light that another one hid; every round edits or is the last."""
 
 
@@ -63,7 +63,7 @@ Judge = Callable[[Sequence[Document]], tuple[Evidence, Diagnosis]]
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the person asked for: causes (all where empty), advice too, and what to say to each step."""
+    """What the person asked for: causes (all where empty), advice too, what to say to each step, and evidence that is answered."""
 
     only: frozenset[str] = frozenset()
     advice: bool = False
@@ -71,10 +71,12 @@ class Wish:
     known: frozenset[str] = frozenset()
 
     def wants(self, finding: Finding) -> bool:
-        """Whether a finding's remedies are carried out: named ones always, else errors and warnings that are not guesses."""
-        if self.only:
-            return finding.cause in self.only
-        return finding.confidence != "low" and (self.advice or finding.severity != "info")
+        """Whether a finding's remedies are carried out: those named, else all that are no guess."""
+        return finding.cause in self.only if self.only else finding.confidence != "low"
+
+    def alone(self, finding: Finding) -> bool:
+        """Whether a finding is reason enough to change a file. Advice is not, unless asked for: a healthy file stays as it is."""
+        return bool(self.only) or self.advice or finding.severity != "info"
 
 
 def carry_out(documents: Sequence[Document], judge: Judge, wish: Wish) -> Outcome:
@@ -103,7 +105,7 @@ def carry_out(documents: Sequence[Document], judge: Judge, wish: Wish) -> Outcom
         if not changed:
             break
     for finding in result.diagnosis.findings:
-        if finding.fixes and finding.cause in reasons and not finding.because:
+        if finding.fixes and finding.cause in reasons and not finding.because and wish.alone(finding):
             result.hands.append(Hand(finding, *reasons[finding.cause]))
     return result
 
@@ -132,6 +134,9 @@ def _remedy(
             reason = reason or say("whether it applies here is not known", "无法确定是否适用于此处")
             continue
         places = concerned(finding, [d for d in documents if suits(d, fix, evidence)])
+        if not wish.alone(finding):
+            touched = {s.path for s in result.steps}
+            places = [d for d in places if d.path in touched]
         if not places:
             reason = reason or say("none of the given files is where this is set", "给出的文件中没有设置此项的地方")
             continue
@@ -164,7 +169,7 @@ def _remedy(
             return True
     if finding.fixes and not any(c == finding.cause for c, _ in done | refused):
         shown = _first(finding)
-        reasons[finding.cause] = (shown, reason or say("a person has to do this", "需要人工操作"))
+        reasons[finding.cause] = (shown, reason)
     return False
 
 
@@ -176,8 +181,8 @@ def context(finding: Finding, path: str, versions: dict[str, str]) -> Context:
 
 def _holds(fix: Fix, evidence: Evidence, finding: Finding) -> bool:
     """Whether the context of a fix is known to hold."""
-    if not fix.when:
-        return True
+    if not fix.when or any(name.startswith("hit.") for name in parse(fix.when).names):
+        return True  # the groups of a log line are known to doctor alone, which has judged by them
     source = next((c.source for c in finding.evidence if c.line), "")
     value = evaluate(fix.when, View(evidence).lookup(finding.subject, source))
     return value is not UNKNOWN and bool(value)

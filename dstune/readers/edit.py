@@ -51,7 +51,7 @@ def _value(term: Term, text: str) -> Value:
 def _is_expression(text: str) -> bool:
     """Whether a value is still the recipe's expression over facts: one of them was unknown."""
     try:
-        return any(name in terms() for name in parse(text).names)
+        return any(name in terms() or name.startswith("hit.") for name in parse(text).names)
     except RecipeError:
         return False
 
@@ -81,9 +81,9 @@ def _program(text: str, fix: Fix, values: Mapping[str, Value], context: Context)
         if edit == "device-map-auto" and value != "auto":
             edit = None
         after = app_edit.edited(done, edit, context) if edit else app_edit.keyword_set(done, key, source(value))
-        if after is None and edit is None:
-            return None
-        done = after if after is not None else done
+        done = (
+            done if after is None else after
+        )  # a fix names a setting of each engine: those without a place here are not meant
     return done if done != text else None
 
 

@@ -1,0 +1,30 @@
+"""compose.yaml: the service with its card, cache, shared memory, health check and a port for this machine only."""
+
+from __future__ import annotations
+
+from dstune.model import Artifact, Plan
+from dstune.render.context import Context, Deployment, client_notes, subject
+from dstune.render.template import fill
+
+
+def render(plan: Plan, context: Context) -> Artifact:
+    """The compose file: it builds the Dockerfile beside it, or runs the engine's own image."""
+    from dstune.render.dockerfile import deploy
+
+    own = "dockerfile" in context.beside
+    d = deploy(plan, context) if own else Deployment(plan, context, context.stack(plan))
+    build = own or not d.stack.official
+    return Artifact(
+        "compose.yaml",
+        fill(
+            "compose.yaml",
+            d=d,
+            plan=plan,
+            stack=d.stack,
+            run=d.command,
+            context=context,
+            subject=subject(plan, context),
+            hints=client_notes(plan, context.model),
+            build=build,
+        ),
+    )

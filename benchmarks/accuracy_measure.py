@@ -165,7 +165,7 @@ def static(key: str, rows: list[dict]) -> None:
         for batch in (1, 16):
             x = torch.randint(0, 1000, (batch, 300), device="cuda")
 
-            def generate(new: int):
+            def generate(new: int, x=x):
                 return model.generate(
                     x,
                     attention_mask=torch.ones_like(x),
@@ -174,7 +174,7 @@ def static(key: str, rows: list[dict]) -> None:
                     do_sample=False,
                     cache_implementation="static",
                     max_cache_len=512,
-                )  # noqa: B023
+                )
 
             for _ in range(3):
                 generate(40)

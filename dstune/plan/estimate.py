@@ -12,10 +12,11 @@ from dstune.plan.memory import Memory, memory
 from dstune.plan.speed import Speed, speed
 
 
-def band(ask: Ask, metric: str) -> tuple[float, float]:
-    """Factors of the 90 % band: measured errors of this engine and metric (engines/physics/bands.toml)."""
+def band(ask: Ask, metric: str, bound: str = "") -> tuple[float, float]:
+    """Factors of the 90 % band: measured errors of this engine and metric (engines/physics/bands.toml), and of the regime `bound`."""
     rows = physics.table("bands")
-    row = rows.get(ask.engine, {}).get(metric) or rows["default"][metric]
+    own = rows.get(ask.engine, {})
+    row = own.get(f"{metric}_{bound}") or own.get(metric) or rows["default"][metric]
     low, high = row["low"], row["high"]
     return float(low), float(high)
 
@@ -31,7 +32,7 @@ def predictions(ask: Ask, mem: Memory | None = None, spd: Speed | None = None) -
         "prefill_tok_s": spd.prefill,
         "ttft_ms": spd.ttft_ms,
     }
-    if ask.engine in ("transformers", "llama.cpp"):
+    if ask.engine == "transformers":
         values["peak_allocated_gib"] = mem.allocated_mib / 1024
     if mem.kv_tokens is not None:
         values["kv_cache_tokens"] = mem.kv_tokens
@@ -40,7 +41,7 @@ def predictions(ask: Ask, mem: Memory | None = None, spd: Speed | None = None) -
         values["max_concurrency"] = mem.kv_tokens / (ask.max_len or ask.model.context)
     out = {}
     for metric, number in values.items():
-        low, high = band(ask, metric)
+        low, high = band(ask, metric, spd.step.bound)
         out[metric] = Prediction(number, number * low, number * high)
     return out
 

@@ -122,12 +122,16 @@ def decode_step(ask: Ask, streams: float, context: float) -> Step:
     memory_s = (read + moved) / tp / bandwidth(ask)
     flops = 2 * streams * m.read + 4 * streams * context * m.heads * m.head_dim * m.kv_layers
     compute_s = flops / tp / rate(ask)
+    on_host = 1 - min(ask.gpu_layers, m.layers) / m.layers if e == "llama.cpp" and ask.gpu_layers >= 0 else 0.0
+    host_s = on_host * w.body / (physics.value("llama.cpp", "host_ram_gb_s") * 1e9) if on_host else 0.0
+    memory_s *= 1 - on_host * w.body / max(1.0, w.read) if on_host else 1.0
     static = e == "transformers" and ask.cache == "static"
     prefix = "static_" if static else ""
     layer = physics.value(e, prefix + "layer_us", ask.version) * 1e-6 * _launch_factor(ask)
     step = physics.value(e, prefix + "step_us", ask.version) * 1e-6
     overhead = m.layers * layer + step + streams * physics.value(e, "sequence_us") * 1e-6
     host = 0.0
+    overhead += host_s
     if e == "transformers" and not static:
         quant = physics.entry(e, "quant_layer_us", ask.version)[kernel(ask.scheme)]
         overhead += m.layers * physics.table(e)["quant_gpu_layer_us"].get(kernel(ask.scheme), 0.0) * 1e-6
@@ -170,10 +174,14 @@ def prefill_seconds(ask: Ask, tokens: float, length: float) -> float:
         floor = m.layers * physics.value(e, "prefill_floor_us") * 1e-6 + (
             one.host - m.layers * physics.value(e, "host_layer_us") * 1e-6
         )
+        units = physics.value(e, "elementwise_hidden") * m.hidden + physics.value(e, "elementwise_inner") * m.intermediate
+        units += physics.value(e, "elementwise_qk") * (m.heads + m.kv_heads) * m.head_dim if m.qk_norm else 0.0
+        streaming = ask.gpu.bandwidth_gb_s * 1e9 * physics.value(e, "bandwidth") / dies(ask.gpu)
+        seconds += units * tokens * m.layers * BYTES[ask.dtype] / streaming
         if ask.attention == "eager":
             scores = m.heads * length * tokens * m.kv_layers
             seconds += scores * physics.value(e, "eager_score_traffic") * BYTES[ask.dtype] / 2 / (ask.gpu.bandwidth_gb_s * 1e9)
-        return max(floor if ask.gpu.cc[0] else 0.0, seconds, one.gpu)
+        return float(max(floor if ask.gpu.cc[0] else 0.0, seconds, one.gpu))
     if e == "llama.cpp" and ask.gpus > 1 and ask.split != "none" and tokens > physics.value(e, "ubatch"):
         seconds /= 1 + (2 * ask.gpus / (ask.gpus + 1) - 1) * physics.value(e, "pipeline")
     return float(_norm(seconds, one.memory)) + one.overhead

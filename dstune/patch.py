@@ -447,17 +447,3 @@ def _old(folder: str, place: int, entry: Mapping[str, Any]) -> bytes | None:
     if digest(data) != entry["before"]:
         raise DstuneError(say("the backup is damaged", "备份已损坏"), f"{place}.old", "", Exit.UNOBSERVABLE)
     return data
-
-
-def uncommitted(path: str) -> bool:
-    """Whether a git work tree holds changes of this file that are in no commit. False where git or a work tree is missing."""
-    import subprocess
-
-    folder, name = os.path.split(os.path.realpath(path))
-    try:
-        done = subprocess.run(
-            ["git", "-C", folder, "status", "--porcelain", "--", name], capture_output=True, timeout=5, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == 0 and bool(done.stdout.strip())

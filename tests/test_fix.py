@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import subprocess
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from dstune import lang
 from dstune.catalog.rules import rule_of
 from dstune.cli import fix as fix_command
 from dstune.cli import undo as undo_command
+from dstune.cli.fix import uncommitted
 from dstune.errors import DstuneError, Exit
 from tests.test_app_edit import FOLDER
 
@@ -260,6 +262,18 @@ def test_undo_lists_and_refuses(tmp_path: Path, with_rules: Callable[[list[Any]]
     assert (tmp_path / "app.py").read_text() == "mine\n"
     undo(number, "--force")
     assert (tmp_path / "app.py").read_text() == APP
+
+
+def test_git_says_what_is_uncommitted(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_text("x")
+    assert not uncommitted(str(path))
+    run = ["git", "-C", str(tmp_path), "-c", "user.name=n", "-c", "user.email=e@e.e"]
+    for command in (["init", "-q"], ["add", "f"], ["commit", "-qm", "m"]):
+        subprocess.run([*run, *command], check=True, capture_output=True)
+    assert not uncommitted(str(path))
+    path.write_text("y")
+    assert uncommitted(str(path))
 
 
 # what the rewritten handler does when it runs

@@ -248,15 +248,3 @@ def test_undo_brings_back_a_deleted_file_by_force(tmp_path: Path) -> None:
         patch.undo()
     patch.undo(force=True)
     assert (tmp_path / "a").read_text() == "a old\n"
-
-
-def test_git_says_what_is_uncommitted(tmp_path: Path) -> None:
-    path = tmp_path / "f"
-    path.write_text("x")
-    assert not patch.uncommitted(str(path))
-    run = ["git", "-C", str(tmp_path), "-c", "user.name=n", "-c", "user.email=e@e.e"]
-    for command in (["init", "-q"], ["add", "f"], ["commit", "-qm", "m"]):
-        subprocess.run([*run, *command], check=True, capture_output=True)
-    assert not patch.uncommitted(str(path))
-    path.write_text("y")
-    assert patch.uncommitted(str(path))

@@ -14,7 +14,7 @@ from dstune.cli.options import common, empty, evidence_option
 from dstune.errors import DstuneError, Exit
 from dstune.lang import pick, say
 from dstune.model import Artifact, Diagnosis, Document, Evidence
-from dstune.patch import Change, Source, backups, diff, read, uncommitted, write
+from dstune.patch import Change, Source, backups, diff, read, write
 
 
 @click.command(
@@ -234,6 +234,21 @@ def _hand(hand: Hand) -> str:
 def _git(made: Sequence[Artifact]) -> list[str]:
     paths = [a.path for a in made if uncommitted(a.path)]
     return [say(f"{p} has changes that are in no git commit.", f"{p} 有尚未提交到 git 的修改。") for p in paths]
+
+
+def uncommitted(path: str) -> bool:
+    """Whether a git work tree holds changes of this file that are in no commit. False where git or a work tree is missing."""
+    import os
+    import subprocess
+
+    folder, name = os.path.split(os.path.realpath(path))
+    try:
+        done = subprocess.run(
+            ["git", "-C", folder, "status", "--porcelain", "--", name], capture_output=True, timeout=5, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0 and bool(done.stdout.strip())
 
 
 def _closing(made: Sequence[Artifact], outcome: Outcome, number: str) -> list[str]:

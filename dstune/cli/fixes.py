@@ -72,7 +72,7 @@ class Wish:
 
     def wants(self, finding: Finding) -> bool:
         """Whether a finding's remedies are carried out: those named, else all that are no guess."""
-        return finding.cause in self.only if self.only else finding.confidence != "low"
+        return finding.cause in self.only if self.only else finding.confidence != "low" or finding.severity == "info"
 
     def alone(self, finding: Finding) -> bool:
         """Whether a finding is reason enough to change a file. Advice is not, unless asked for: a healthy file stays as it is."""

@@ -338,6 +338,10 @@ def set_keyword(program: Program, key: str, value: str | None) -> cst.Module | N
     ]
     tree, edits = program.tree, Edits()
     groups = [sites for kind in kinds if (sites := sites_of(program, kind))]
+    if "from_pretrained" in kinds and names[0] in ("trust_remote_code", "local_files_only"):
+        groups.append(sites_of(program, "tokenizer"))
+    if value == "False" and term.spec.get("default") is False:
+        value = None  # what is off by itself need not be written
     given = [(where, name) for sites in groups for where in sites for name in names if where.has(name)]
     seen: set[cst.CSTNode] = set()
     for where, name in given:

@@ -72,7 +72,12 @@ def _passed_on(tree: Tree, names: list[str], call: cst.Call) -> list[str]:
     for assign in walk(scope, cst.Assign):
         target = dotted(assign.targets[0].target)
         reads = any(n.value in names for n in walk(assign.value, cst.Name))
-        if target and target not in names and reads and not any(callee(c)[1] == "generate" for c in walk(assign.value, cst.Call)):
+        if (
+            target
+            and target not in names
+            and reads
+            and not any(callee(c)[1] == "generate" for c in walk(assign.value, cst.Call))
+        ):
             names = [*names, target]
     return names
 

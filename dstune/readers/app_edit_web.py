@@ -12,7 +12,7 @@ from dstune.catalog import load
 from dstune.expr import Version
 from dstune.readers.app_edit_context import Context
 from dstune.readers.app_edit_keywords import callee_name, made
-from dstune.readers.app_edit_sites import Program, add_keyword, drop_keyword, rename_keyword, site
+from dstune.readers.app_edit_sites import Program, add_keyword, drop_keyword, rename_keyword, set_at, site
 from dstune.readers.app_edit_tree import Edits, Tree, callee, dotted, expression, statements, text_of, walk
 
 _DEMO = frozenset(("Interface", "ChatInterface", "Blocks", "TabbedInterface"))
@@ -62,10 +62,14 @@ def queue_method(program: Program, context: Context) -> cst.Module | None:
                 rename_keyword(edits, old, "default_concurrency_limit")
         if not where.closed:
             return None
-        if not where.has("max_size") and not where.positional():
-            add_keyword(edits, call, "max_size", size)
-        if old is None and not where.has("default_concurrency_limit"):
-            add_keyword(edits, call, "default_concurrency_limit", limit)
+        wanted = {"max_size": "gradio.queue_max_size", "default_concurrency_limit": "gradio.default_concurrency_limit"}
+        for name, value in (("max_size", size), ("default_concurrency_limit", limit)):
+            if name == "default_concurrency_limit" and old is not None:
+                continue
+            if where.has(name) and wanted[name] in context.settings:
+                set_at(tree, edits, where, name, value)
+            elif not where.has(name) and not (name == "max_size" and where.positional()):
+                add_keyword(edits, call, name, value)
     if not queues:
         if not launches:
             return None

@@ -22,6 +22,18 @@ _BY_EDIT = {
 }  # fmt: skip
 
 
+_TAKEN = {
+    "set-dtype": ("transformers.dtype",), "set-max-new-tokens": ("generate.max_new_tokens",),
+    "set-sampling": ("generate.temperature", "generate.top_p", "generate.top_k", "generate.do_sample", "generate.repetition_penalty"),
+    "queue-method": ("gradio.queue_max_size", "gradio.default_concurrency_limit"), "attn-sdpa": ("transformers.attn_implementation",),
+    "padding-left": ("tokenizer.padding_side",), "device-map-auto": ("transformers.device_map",), "drop-use-cache-false": ("generate.use_cache",),
+    "drop-compile": ("generate.cache_implementation",),
+    "cap-history": ("app.history_turns",),
+}  # fmt: skip
+"""Settings that an edit writes itself. A static cache is left to a person: transformers compiles its decode step, and CUDA graphs assert
+in any thread but the one that captured them, which is where a web handler runs."""
+
+
 class Uncomputed(Exception):
     """A value of a fix that needs a fact which nobody read."""
 
@@ -73,10 +85,14 @@ def fixed(document: Document, fix: Fix, context: Context) -> str | None:
 
 def _program(text: str, fix: Fix, values: Mapping[str, Value], context: Context) -> str | None:
     context = Context(context.versions, values, context.lines, context.texts)
-    if fix.edit:
-        return app_edit.edited(text, fix.edit, context)
-    done = text
+    done = app_edit.edited(text, fix.edit, context) if fix.edit else text
+    if done is None:
+        if all(key in _TAKEN.get(fix.edit, ()) for key in values):
+            return None
+        done = text
     for key, value in values.items():
+        if fix.edit and key in _TAKEN.get(fix.edit, ()):
+            continue
         edit = _BY_EDIT.get(key) if value is not None else None
         if edit == "device-map-auto" and value != "auto":
             edit = None

@@ -90,7 +90,8 @@ class Calls(Names):
                 if not rows:
                     return {}, not re.fullmatch(r"(?:model_)?inputs?|batch|enc|encoded|encodings?|ids|tokens|tokenized|x", name)
                 found, open_ = self.dict_of(rows[0].value, depth - 1)
-                return {**found, **self._updates(name, node)}, open_
+                more, unsure = self._updates(name, node)
+                return {**found, **more}, open_ or unsure
             case ast.Attribute(attr=attr):
                 rows = self.assigned.get((None, f".{attr}"), [])
                 return self.dict_of(rows[-1].value, depth - 1) if len(rows) == 1 else ({}, True)
@@ -98,9 +99,10 @@ class Calls(Names):
             return {}, False
         return {}, True
 
-    def _updates(self, name: str, at: ast.AST) -> dict[str, ast.expr]:
-        """`d["x"] = …` and `d.update(x=…)` in the same scope."""
+    def _updates(self, name: str, at: ast.AST) -> tuple[dict[str, ast.expr], bool]:
+        """`d["x"] = …` and `d.update(x=…)`; True when something unknown is added."""
         found: dict[str, ast.expr] = {}
+        open_ = False
         for node in self.nodes:
             match node:
                 case ast.Assign(targets=[ast.Subscript(value=ast.Name(id=n), slice=key)], value=value) if n == name:
@@ -109,13 +111,14 @@ class Calls(Names):
                 case ast.Call(func=ast.Attribute(value=ast.Name(id=n), attr="update"), args=args, keywords=keywords) if (
                     n == name
                 ):
-                    for k2 in keywords:
-                        if k2.arg:
-                            found[k2.arg] = k2.value
+                    found.update({k2.arg: k2.value for k2 in keywords if k2.arg})
+                    open_ = open_ or any(k2.arg is None for k2 in keywords)
                     for arg in args:
                         if not (isinstance(arg, ast.Name) and arg.id == name):
-                            found.update(self.dict_of(arg, 2)[0])
-        return found
+                            inner, unsure = self.dict_of(arg, 2)
+                            found.update(inner)
+                            open_ = open_ or unsure
+        return found, open_
 
     def calls(self) -> list[Called]:
         """Every call in order of the text, threads and partials looked through (those give an additional entry)."""

@@ -59,7 +59,12 @@ def _limits(seen: Seen) -> Iterator[Fact]:
             continue
         if g.how == "foreign" and (seen.snippet or not seen.loads) and len(g.call.args) <= 1:
             yield seen.smell("generate_without_limit", g.call.node)
-        elif g.how == "generate" and seen.index.kind(g.base) != "seq2seq" and seen.loads:
+        elif (
+            g.how == "generate"
+            and seen.index.kind(g.base) == "model"
+            and seen.loads
+            and all(load.native for load in seen.loads)
+        ):
             yield seen.smell("generate_default_limit", g.call.node)
 
 

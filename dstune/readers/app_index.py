@@ -19,11 +19,27 @@ _MODEL = re.compile(
 _SEQ2SEQ = re.compile(r"Seq2Seq|\bT5|MT5|Bart|Marian|Pegasus|Whisper|M2M100|Blenderbot")
 _BY_NAME = (
     (re.compile(r"^(?:tokenizer|tok|tokeniser|tkn|.*_tokenizer|processor)$"), "tokenizer"),
-    (re.compile(r"^(?:model|llm_model|lm|base_model|.*_model|model_\w+|hf_model)$"), "model"),
+    (re.compile(r"^(?:model|lm|(?:llm|lm|hf|base|chat|causal|my|qwen|llama|r1|deepseek|text)_?model|model_?\d\w*)$"), "model"),
     (re.compile(r"^(?:pipe|pipeline|generator|text_generator|chat_pipe|.*_pipeline|.*_pipe)$"), "pipeline"),
     (re.compile(r"^(?:streamer|text_streamer)$"), "streamer"),
     (re.compile(r"^(?:client|openai_client|oai|.*_client)$"), "client"),
     (re.compile(r"^(?:llm|engine)$"), "llm"),
+)
+MODEL_LIBRARIES = frozenset(
+    (
+        "transformers",
+        "torch",
+        "vllm",
+        "openai",
+        "llama_cpp",
+        "modelscope",
+        "unsloth",
+        "litellm",
+        "langchain_openai",
+        "peft",
+        "accelerate",
+        "tensorrt_llm",
+    )
 )
 _STRING = frozenset(
     ("strip", "lstrip", "rstrip", "replace", "removeprefix", "removesuffix", "lower", "title", "format", "join")
@@ -115,8 +131,14 @@ class Index(Calls):
         if name in self.functions or name in self.imports:
             return ""
         if not rows or (isinstance(rows[0].value, ast.Constant) and rows[0].value.value is None):
-            return next((kind for pattern, kind in _BY_NAME if pattern.match(name)), "")
+            return self._guessed(name)
         return ""
+
+    def _guessed(self, name: str) -> str:
+        """A kind by a usual name, where the program is a fragment or has to do with models at all."""
+        if self.modules and not {m.split(".")[0] for m in self.modules} & MODEL_LIBRARIES:
+            return ""
+        return next((kind for pattern, kind in _BY_NAME if pattern.match(name)), "")
 
     def _kind_of_element(self, row: Assigned, depth: int) -> str:
         """Kind of what a loop over an expression gives."""
@@ -148,16 +170,15 @@ class Index(Calls):
         if base == "model" and attr in ("model", "module", "base_model", "transformer"):
             return "model"
         rows = self.assigned.get((None, f".{attr}"), [])
-        for row in rows:
-            found = self.kind(row.value, row.index, depth)
-            if found:
-                return found
+        kinds = {k for row in rows if (k := self.kind(row.value, row.index, depth))}
+        if kinds:
+            return kinds.pop() if len(kinds) == 1 else ""
         if attr in self.functions:
             return ""
         if not rows or all(isinstance(r.value, ast.Constant) and r.value.value is None for r in rows):
-            if isinstance(value, ast.Name) and value.id in self.imports and not value.id[0].islower():
+            if isinstance(value, ast.Name) and value.id in self.imports:
                 return ""
-            return next((kind for pattern, kind in _BY_NAME if pattern.match(attr)), "")
+            return self._guessed(attr)
         return ""
 
     def _kind_of_item(self, value: ast.expr, key: ast.expr, depth: int) -> str:
@@ -228,7 +249,10 @@ class Index(Calls):
         if last in ("TextIteratorStreamer", "AsyncTextIteratorStreamer", "TextStreamer"):
             return {"TextIteratorStreamer": "streamer", "AsyncTextIteratorStreamer": "asyncstreamer"}.get(last, "textstreamer")
         if full in ("transformers.pipeline", "transformers.pipelines.pipeline") or (
-            last == "pipeline" and "pipeline" not in self.functions and isinstance(func, ast.Name)
+            last == "pipeline"
+            and isinstance(func, ast.Name)
+            and "pipeline" not in self.functions
+            and not self.find("pipeline", node)
         ):
             return "pipeline" if self._generates_text(node) else "other_pipeline"
         simple = {

@@ -70,6 +70,8 @@ def _supported(model: str) -> bool:
 
 def _dtypes(seen: Seen) -> Iterator[Fact]:
     for load in seen.loads:
+        if not load.native:
+            continue
         given = [w for w in ("dtype", "torch_dtype") if w in load.keywords]
         if given:
             value = seen.index.const(load.keywords[given[0]])
@@ -134,9 +136,11 @@ def placed(seen: Seen) -> str:
     for load in seen.loads:
         if load.open_:
             return "open"
+        if not load.native:
+            return "open"
         where = seen.index.const(load.keywords["device_map"]) if "device_map" in load.keywords else None
         if where is not None and where != "cpu":
-            return "map"
+            return "cuda" if str(where).startswith("cuda") or where == 0 else "open" if "peft" in seen.frameworks else "map"
         if load.how == "pipeline":
             device = seen.index.const(load.keywords["device"]) if "device" in load.keywords else None
             return "cuda" if device not in (None, -1, "cpu") else "open"
@@ -169,7 +173,7 @@ def placed(seen: Seen) -> str:
 
 
 def _placement(seen: Seen) -> Iterator[Fact]:
-    loads = [load for load in seen.loads if load.how == "from_pretrained"]
+    loads = [load for load in seen.loads if load.how == "from_pretrained" and load.native]
     generates = [g for g in seen.generations if g.how == "generate"]
     if not loads or placed(seen) or _on_cpu(seen):
         return
@@ -182,7 +186,10 @@ def _placement(seen: Seen) -> Iterator[Fact]:
         )
         for n in seen.index.nodes
     )
-    if generates:
+    large = re.search(r"(?i)(?<![\d.])(?:[1-9]\d*(?:\.\d+)?)b\b", " ".join(load.model for load in loads)) or not any(
+        load.model for load in loads
+    )
+    if generates and (mentions or large or seen.snippet):
         yield seen.smell("model_never_on_gpu", loads[0].call.node)
         if mentions:
             yield seen.smell("gpu_meant", loads[0].call.node)

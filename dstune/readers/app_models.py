@@ -61,7 +61,7 @@ def known(model: str) -> Known:
     if row is not None:
         if row.generation_status in ("sourced", "inferred") or row.generation.get("do_sample") is not None:
             samples = bool(row.generation.get("do_sample"))
-        chat = chat if chat is not None else row.chat
+        chat = chat if chat is not None else (row.chat or None)
     reasoning = bool(_REASONING.search(name)) or bool(row and row.reasoning)
     if reasoning:
         chat, samples = True, samples if samples is not None else True

@@ -80,7 +80,7 @@ def _template(seen: Seen) -> Iterator[Fact]:
                     yield seen.smell("system_prompt_on_r1", node)
     if not local or what is None or not seen.loads:
         return
-    if what.chat and not _templated(seen):
+    if what.chat and not _templated(seen) and "peft" not in seen.frameworks:
         for call in seen.index.calls():
             if call.via or not call.args:
                 continue
@@ -113,7 +113,12 @@ def _decoded(seen: Seen) -> Iterator[Fact]:
     for call in seen.index.calls():
         last = call.name.rsplit(".", 1)[-1]
         if last in ("TextIteratorStreamer", "TextStreamer", "AsyncTextIteratorStreamer") and not call.via:
-            if "skip_special_tokens" not in call.keywords and not call.open_ and not _cuts_somewhere(seen):
+            if (
+                "skip_special_tokens" not in call.keywords
+                and not call.open_
+                and not _cuts_somewhere(seen)
+                and not _parsed(seen)
+            ):
                 yield seen.smell("special_tokens_kept", call.node)
             if (
                 last != "TextStreamer"
@@ -143,7 +148,7 @@ def _decoded(seen: Seen) -> Iterator[Fact]:
         if _handled(seen, call.node):
             continue
         skip = seen.value(call.keywords, "skip_special_tokens")
-        if (skip is None or skip is False) and len(call.args) < 2 and not call.open_:
+        if (skip is None or skip is False) and len(call.args) < 2 and not call.open_ and not _labels(seen):
             yield seen.smell("special_tokens_kept", call.node)
         if kind == "output" and chatty and not _embeds(seen):
             yield seen.smell("prompt_echoed", call.node)
@@ -168,6 +173,19 @@ def _decoded(seen: Seen) -> Iterator[Fact]:
                 yield seen.smell("prompt_echoed", g.call.node)
 
 
+def _parsed(seen: Seen) -> bool:
+    """Whether what a streamer gives is handed to a function that looks into it."""
+    loops = [n for n in seen.index.nodes if isinstance(n, ast.For) and seen.index.kind(n.iter) == "streamer"]
+    called = (seen.index.dotted(n.func) for loop in loops for n in ast.walk(loop) if isinstance(n, ast.Call))
+    return any(re.search(r"(?i)process|parse|clean|handle|format_|strip_|filter", name.rsplit(".", 1)[-1]) for name in called)
+
+
+def _labels(seen: Seen) -> bool:
+    """Whether answers are a few tokens, read by a program (a price, a class) rather than by people."""
+    limits = [v for g in seen.generations if isinstance(v := seen.value(g.keywords, "max_new_tokens"), int)]
+    return bool(limits) and max(limits) <= 16
+
+
 def _embeds(seen: Seen) -> bool:
     return any(isinstance(n, ast.keyword) and n.arg == "inputs_embeds" for n in seen.index.nodes)
 
@@ -175,6 +193,8 @@ def _embeds(seen: Seen) -> bool:
 def _handled(seen: Seen, node: ast.AST, depth: int = 3) -> bool:
     """Whether the text is cut or cleaned afterwards, or only printed by a script."""
     above = seen.index.parent.get(node)
+    if isinstance(above, ast.Expr):  # the text is thrown away
+        return True
     while above is not None and not isinstance(above, ast.stmt):
         if isinstance(above, ast.Attribute) and above.attr in _CUTS:
             return True

@@ -25,6 +25,13 @@ class Load:
     keywords: dict[str, ast.expr]
     open_: bool
 
+    @property
+    def native(self) -> bool:
+        """Loaded by transformers itself (not by OpenVINO, ONNX, IPEX or another runtime with rules of its own)."""
+        return "." not in self.call.name.removesuffix(".from_pretrained").removesuffix(
+            ".from_quantized"
+        ) or self.call.name.startswith(("transformers.", "modelscope.", "unsloth.", "tf."))
+
 
 @dataclass(frozen=True, slots=True)
 class Generation:
@@ -66,8 +73,9 @@ class Seen:
         self.index = Index(source)
         tops = {m.split(".")[0] for m in self.index.modules}
         self.frameworks = tops
-        self.snippet = not tops & {"transformers", "torch", "gradio", "fastapi", "flask", "streamlit", "vllm", "openai", "requests", "httpx", "llama_cpp", "modelscope", "chainlit", "aiohttp", "langchain_openai", "unsloth", "litellm", "starlette"}  # fmt: skip
-        self.complete = not self.snippet and not source.lost
+        self.snippet = not tops
+        """A fragment without any import: names are guessed, and what is not there may stand elsewhere."""
+        self.complete = not self.snippet
 
     # -- facts ---------------------------------------------------------------------------------------------------------------
 
@@ -265,7 +273,9 @@ class Seen:
             kind = "chat" if last == "ChatInterface" else "gradio"
             args = tuple(call.args)
         elif (
-            isinstance(call.func, ast.Attribute) and call.func.attr in EVENTS and ("gradio" in self.frameworks or self.snippet)
+            isinstance(call.func, ast.Attribute)
+            and call.func.attr in EVENTS
+            and ("gradio" in self.frameworks or (self.snippet and bool({"fn", "inputs", "outputs"} & set(call.keywords))))
         ):
             function = self.function_of(call.keywords.get("fn") or (call.args[0] if call.args else None))
             kind, args = "gradio", tuple(call.args)

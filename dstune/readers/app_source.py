@@ -44,11 +44,20 @@ def source_of(document: Document) -> Source:
     requirements = "\n".join(m[1] for m in _PIP.finditer(text)) + "\n" + "\n".join(m[1] for m in _SCRIPT.finditer(text))
     lines = text.splitlines()
     # magics and shell lines of notebooks become `pass` at their own depth, so that every line keeps its number
-    code = [
-        re.sub(r"\S.*$", "pass", line) if _MAGIC.match(line) and not line.lstrip().startswith("#") else line for line in lines
-    ]
+    code = _without_magics(lines)
     trees, lost = _parse(code)
     return Source(document.path, lines, trees, lost, _prose(lines), requirements, notebook)
+
+
+def _without_magics(lines: list[str]) -> list[str]:
+    """Shell lines and magics of a notebook (with the lines they continue on) as `pass`."""
+    found: list[str] = []
+    continued = False
+    for line in lines:
+        magic = continued or (bool(_MAGIC.match(line)) and not line.lstrip().startswith("#"))
+        found.append(re.sub(r"\S.*$", "" if continued else "pass", line) if magic else line)
+        continued = magic and line.rstrip().endswith("\\")
+    return found
 
 
 def _cells(text: str) -> str | None:

@@ -260,7 +260,8 @@ def test_ctrl_c_gives_the_report_so_far(mock: str) -> None:
 
 
 def test_several_processes_share_the_load(mock: str) -> None:
-    from dstune.load.workers import needed, shares, trial
+    from dstune.load.run import processes
+    from dstune.load.workers import shares, trial
 
     stats(mock)
     options = Options(Workload(output_tokens=12, concurrency=7), model="mock", requests=21, duration_s=20, warmup=0)
@@ -273,7 +274,7 @@ def test_several_processes_share_the_load(mock: str) -> None:
     assert sum(p.workload.concurrency for p in parts) == 7
     assert sum(p.requests or 0 for p in parts) == 21
     assert {p.lane for p in parts} == {(0, 3), (1, 3), (2, 3)}
-    assert [needed(c) for c in (1, 512, 513, 2048)] == [1, 1, 2, 4]
+    assert [processes(c) for c in (1, 512, 513, 2048)] == [1, 1, 2, 4]
 
 
 def test_shape_tells_a_serial_server_from_one_that_batches(mock: str) -> None:

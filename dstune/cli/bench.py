@@ -210,15 +210,15 @@ def _progress(label: str) -> Any:
 
 def _one(server: Any, options: Any, workers: int | None, label: str = "") -> Trial:
     from dstune.cli.bench_beside import Beside
-    from dstune.load.run import Live, trial
-    from dstune.load.workers import needed
-    from dstune.load.workers import trial as trial_of_many
+    from dstune.load.run import Live, processes, trial
 
-    workers = workers or (needed(options.workload.concurrency) if options.workload.rate is None else 1)
+    workers = workers or (processes(options.workload.concurrency) if options.workload.rate is None else 1)
     beside = Beside(server.base, options.headers, server.metrics)
     live, tick = Live(), _progress(label)
     try:
         if workers > 1:
+            from dstune.load.workers import trial as trial_of_many
+
             found = trial_of_many(server, options, workers, live, tick, beside.begin)
         else:
             found, _ = trial(server, options, live, tick, beside.begin)

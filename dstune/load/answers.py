@@ -81,11 +81,24 @@ def events(pieces: list[tuple[float, bytes]]) -> Iterator[tuple[float, bytes, by
 
 
 def _streamed(answer: Answer, reply: Reply) -> None:
+    """Events of one stream. Most differ from the one before in nothing but their text: once an event was parsed whole, those with the
+    same bytes around the text are read without JSON (a quarter of the processor time per chunk)."""
     stamps: list[float] = []
     said: list[str] = []
     thought: list[str] = []
     last = -1.0
+    before, behind = b"", b""
+    at, tail = 0, 0
     for stamp, _, data in events(answer.pieces):
+        if at and data.startswith(before) and data.endswith(behind):
+            text = data[at : len(data) - tail]
+            if text and b'"' not in text and b"\\" not in text:
+                said.append(text.decode("utf-8", "replace"))
+                if stamp == last:
+                    reply.bursts += 1
+                stamps.append(stamp)
+                last = stamp
+                continue
         if data == b"[DONE]":
             continue
         try:
@@ -116,6 +129,15 @@ def _streamed(answer: Answer, reply: Reply) -> None:
                 last = stamp
             if choice.get("finish_reason"):
                 reply.finish = choice["finish_reason"]
+            if (
+                content
+                and not reasoning
+                and not choice.get("finish_reason")
+                and not event.get("usage")
+                and "timings" not in event
+            ):
+                before, behind = _around(data, content, "text" if delta is None else "content")
+                at, tail = len(before), len(behind)
         if "timings" in event:
             reply.timings = event["timings"]
     reply.stamps, reply.text, reply.reasoning = tuple(stamps), "".join(said), "".join(thought)
@@ -123,6 +145,23 @@ def _streamed(answer: Answer, reply: Reply) -> None:
         reply.ttft = stamps[0] - reply.due
         if reply.output_tokens is None:
             reply.output_tokens, reply.counted = len(stamps), "chunks"
+
+
+def _around(data: bytes, text: str, key: str) -> tuple[bytes, bytes]:
+    """The bytes before and behind the text of an event that was parsed, where they are plain to see: one choice, the text once, after
+    its key, without escapes. ("", "") otherwise."""
+    raw = text.encode()
+    for mark in (f'"{key}":"', f'"{key}": "'):
+        head, found, rest = data.partition(mark.encode())
+        if (
+            found
+            and rest.startswith(raw + b'"')
+            and mark.encode() not in rest
+            and b'"index":1' not in data
+            and b'"index": 1' not in data
+        ):
+            return head + found, rest[len(raw) :]
+    return b"", b""
 
 
 def _whole(answer: Answer, reply: Reply) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dstune.load import gradio
 from dstune.load.answers import Reply, read
 from dstune.load.client import Answer, Ask, Pool, Target, closed_loop, now, open_loop, run
 from dstune.load.count import counter, recount
@@ -23,6 +22,11 @@ from dstune.model import Trial, Value, Workload
 ROUTE = {"chat": "/v1/chat/completions", "completions": "/v1/completions", "gradio": ""}
 CONNECTIONS = 512
 """What one process drives without becoming the bottleneck (benchmarks/load_client.py)."""
+
+
+def processes(concurrency: int) -> int:
+    """Client processes that so many streams need."""
+    return -(-concurrency // CONNECTIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +118,7 @@ async def _collect(
     cpu = time.process_time()
     interrupted, opened = await _main(server, options, answers, live, tick, go)
     spent = time.process_time() - cpu
-    understand = gradio.read if server.dialect == "gradio" else read
+    understand = _reader(server)
     replies = [understand(a) for a in answers if a.error != "cancelled"]
     if options.tokenizer:
         recount(replies, counter(options.tokenizer))
@@ -142,9 +146,20 @@ def judged(server: Server, options: Options, parts: Sequence[Raw]) -> Trial:
     return Trial(options.workload, settings, figures)
 
 
+def _reader(server: Server) -> Callable[[Answer], Reply]:
+    """What makes a reply of an answer of this dialect."""
+    if server.dialect == "gradio":
+        from dstune.load.gradio import read as read_gradio
+
+        return read_gradio
+    return read
+
+
 def _asker(server: Server, options: Options, pool: Pool) -> Ask:
     """How one request of this dialect is sent."""
     if server.dialect == "gradio":
+        from dstune.load import gradio
+
         return gradio.asker(server, options.profile, pool, options.warm, options.api_name)
     body = Bodies(
         options.profile,

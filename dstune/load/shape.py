@@ -42,9 +42,12 @@ def histogram(values: Sequence[float], bins: int = BINS) -> list[list[float]]:
     if not values:
         return []
     top = percentile(values, 0.99) or max(values) or 1.0
-    counts = [0] * bins
+    counts = [0] * (bins + 1)
+    scale = bins / top
     for v in values:
-        counts[min(bins - 1, int(v / top * bins))] += 1
+        at = int(v * scale)
+        counts[at if at < bins else bins] += 1
+    counts[bins - 1] += counts.pop()
     return [[round(i * top / bins, 3), c] for i, c in enumerate(counts)]
 
 
@@ -68,10 +71,11 @@ def timeline(replies: Sequence[Reply]) -> dict[str, Any] | None:
     tokens, worst = [0.0] * slices, [0.0] * slices
     for r in replies:
         share = (r.output_tokens or 0) / len(r.stamps) if r.stamps and r.ok else 0.0
-        for s in r.stamps:
-            tokens[min(slices - 1, max(0, int((s - begin) / step)))] += share
+        if share:
+            for s in r.stamps:
+                tokens[int((s - begin) / step)] += share
         if r.ttft is not None and r.stamps:
-            at = min(slices - 1, max(0, int((r.stamps[0] - begin) / step)))
+            at = int((r.stamps[0] - begin) / step)
             worst[at] = max(worst[at], 1e3 * r.ttft)
     return {
         "step_s": step,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import statistics
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -29,7 +28,7 @@ def spread(values: Sequence[float]) -> dict[str, float] | None:
     if not values:
         return None
     ordered = sorted(1e3 * v for v in values)
-    out = {"mean": statistics.fmean(ordered)}
+    out = {"mean": math.fsum(ordered) / len(ordered)}
     out |= {f"p{round(100 * b)}": percentile(ordered, b) for b in BANDS}
     return {k: round(v, 3) for k, v in {**out, "min": ordered[0], "max": ordered[-1]}.items()}
 

@@ -6,7 +6,6 @@ Stamps of all are comparable: `time.perf_counter` is one clock of the machine.
 
 from __future__ import annotations
 
-import math
 import os
 import pickle
 import subprocess
@@ -18,13 +17,8 @@ from dstune.errors import DstuneError
 from dstune.lang import say
 from dstune.load.client import now
 from dstune.load.detect import Server
-from dstune.load.run import CONNECTIONS, Live, Options, Raw, collect, judged
+from dstune.load.run import Live, Options, Raw, collect, judged
 from dstune.model import Trial
-
-
-def needed(concurrency: int) -> int:
-    """Processes for so many streams."""
-    return math.ceil(concurrency / CONNECTIONS)
 
 
 def shares(options: Options, workers: int) -> list[Options]:

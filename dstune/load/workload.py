@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -117,6 +116,8 @@ class Bodies:
 
 def poisson(rate: float, duration_s: float | None, requests: int | None, seed: int = 1) -> Iterator[float]:
     """Arrival offsets in seconds of a Poisson process of `rate` requests/s, until time or count is up. The same for a seed."""
+    import random
+
     source = random.Random(seed)
     at, number = 0.0, 0
     while (requests is None or number < requests) and (duration_s is None or at < duration_s):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import select
-import statistics
 import sys
 import time
 from typing import Any
@@ -23,12 +22,13 @@ class Timeline:
     """The child. `rows()` ends it: {"gpu0": {"name", "rows"}}; {} where there is no NVIDIA GPU or the driver does not answer."""
 
     def __init__(self, hz: float = HZ) -> None:
+        import ctypes
         import subprocess
 
-        from dstune.probes.nvidia import _library_found
-
         self._child: Any = None
-        if not _library_found():
+        try:
+            ctypes.CDLL("libnvidia-ml.so.1")
+        except OSError:
             return
         home = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
         path = os.pathsep.join(p for p in (home, os.environ.get("PYTHONPATH", "")) if p)
@@ -64,7 +64,7 @@ def summary(cards: dict[str, dict[str, Any]], begin: float, end: float, rows: in
         for place, name in enumerate(COLUMNS[1:-1], 1):
             values = [r[place] for r in inside if r[place] is not None]
             if values:
-                found[name] = {"mean": round(statistics.fmean(values), 1), "min": min(values), "max": max(values)}
+                found[name] = {"mean": round(sum(values) / len(values), 1), "min": min(values), "max": max(values)}
         used = [r[1] for r in inside if r[1] is not None]
         if used:
             found["idle_pct"] = round(100 * sum(u == 0 for u in used) / len(used), 1)

@@ -46,6 +46,7 @@ class Ask:
     others_mib: float = 0.0
     gpu_layers: int = -1
     layers_on_cpu: int = 0
+    cpu_offload_mib: float = 0.0
     split: str = ""
     load: str = "device_map"
     expandable: bool = False

@@ -164,7 +164,7 @@ def _vllm(ask: Ask) -> Memory:
     m, tp, v = ask.model, tensor_parallel(ask), ask.version
     width = BYTES[ask.dtype]
     w = weights(m, ask.dtype, ask.scheme)
-    share = 1 / tp
+    share = max(0.0, 1 / tp - ask.cpu_offload_mib * MIB / w.total)
     limits = vllm_limits(ask)
     act = activation_bytes(m, limits["batched_tokens"], width, tp)
     sampler = physics.value("vllm", "sampler", v) * limits["seqs"] * m.vocab

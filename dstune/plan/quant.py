@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from dstune.catalog.models import ModelSpec
@@ -20,6 +21,9 @@ _NAMES = {
     "float16": ("float16", ""),
     "half": ("float16", ""),
     "f16": ("float16", "F16"),
+    "torch.bfloat16": ("bfloat16", ""),
+    "torch.float16": ("float16", ""),
+    "torch.float32": ("float32", ""),
     "bf16": ("bfloat16", ""),
     "bfloat16": ("bfloat16", ""),
     "fp8": ("bfloat16", "fp8"),
@@ -32,6 +36,20 @@ _NAMES = {
     "4bit": ("bfloat16", "bnb-nf4"),
     "w8a8": ("bfloat16", "int8"),
 }
+
+
+_PATTERNS = (
+    (r"awq", "awq-int4"),
+    (r"gptq.*8|w8a16", "gptq-int8"),
+    (r"gptq|w4a16|marlin|hqq", "gptq-int4"),
+    (r"fp8|e4m3", "fp8"),
+    (r"w8a8|int8", "int8"),
+    (r"nf4|fp4.*bnb|bnb.*4|4.?bit", "bnb-nf4"),
+    (r"bnb.*8|8.?bit", "bnb-int8"),
+    (r"nvfp4|fp4", "nvfp4"),
+    (r"int4", "gptq-int4"),
+)
+"""What a longer description holds, the most telling first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +80,7 @@ def parse(text: str, engine: str = "", checkpoint: str = "") -> tuple[str, str]:
     gguf = {k.lower(): k for k, v in physics.table("quant").items() if v["kernel"] == "gguf"}
     if low in gguf:
         return "float16", gguf[low]
-    if low in ("f16", "fp16") and engine == "llama.cpp":
+    if low in ("f16", "fp16", "bf16") and engine == "llama.cpp":
         return "float16", "F16"
     if engine == "transformers" and low in ("int8", "int4"):
         return "float16", {"int8": "bnb-int8", "int4": "bnb-nf4"}[low]
@@ -73,6 +91,11 @@ def parse(text: str, engine: str = "", checkpoint: str = "") -> tuple[str, str]:
         if checkpoint.startswith(low):  # a checkpoint may say more than the row: bnb-nf4-unsloth
             return "bfloat16", checkpoint
         return "float16" if low.startswith(("awq", "gptq")) else "bfloat16", low
+    for pattern, found in _PATTERNS:
+        if re.search(pattern, text.lower()):
+            return "float16" if found.startswith(("awq", "gptq")) else "bfloat16", found
+    if (closest := re.match(r"i?q(\d)_", low)) and (near := next((k for k in gguf.values() if k[1] == closest[1]), "")):
+        return "float16", near
     raise DstuneError(
         say(f"“{text}” is no number format that dstune knows", f"dstune 不认识数值格式“{text}”"),
         "",

@@ -38,24 +38,32 @@ def ask_of(row: Mapping[str, Any]) -> Ask:
     if engine == "llama.cpp" and (flags.get("flash_attn") or flags.get("flash_attention")):
         attention = "on"
     total = float(flags.get("total_gpu_memory_gib") or 0) * 1024
+    if limit := flags.get("power_limit_w"):
+        gpu = replace(gpu, tdp_w=min(gpu.tdp_w or float(limit), float(limit)))
+    seqs = _number(flags.get("max_num_seqs"), 0)
+    batch = max(1, _number(row.get("batch_or_concurrency"), _number(flags.get("num_prompts"), 1))) * max(
+        1, _number(flags.get("num_beams"), 1)
+    )
     return Ask(
         engine=engine,
         gpu=gpu,
         model=model,
         version=version,
-        gpus=int(row.get("n_gpus") or 1),
+        gpus=max(1, _number(row.get("n_gpus"), 0) or _number(flags.get("tensor_parallel_size") or flags.get("tp"), 1)),
         dtype=dtype,
         scheme=scheme,
         prompt=_number(row.get("input_tokens"), UNKNOWN_PROMPT),
         output=_number(row.get("output_tokens"), _number(flags.get("max_tokens"), 128)),
-        batch=max(1, _number(row.get("batch_or_concurrency"), 1)),
+        batch=batch,
         attention=attention,
         cache=str(flags.get("cache") or "dynamic"),
         kv_dtype=str(flags.get("kv_cache_dtype") or flags.get("kv_cache_quant") or ""),
         utilization=float(flags.get("gpu_memory_utilization") or flags.get("mem_fraction_static") or 0),
         max_len=_number(flags.get("max_model_len") or flags.get("context_length"), 0),
-        max_seqs=_number(flags.get("max_num_seqs"), 0),
-        batched_tokens=_number(flags.get("max_num_batched_tokens"), 0),
+        max_seqs=seqs,
+        batched_tokens=_number(flags.get("max_num_batched_tokens") or flags.get("chunked_prefill_size"), 0),
+        micro_batch=_number(flags.get("ubatch") or flags.get("n_batch"), 0),
+        cpu_offload_mib=float(flags.get("cpu_offload_gb") or 0) * 1024,
         eager=bool(flags.get("enforce_eager")),
         lora=bool(flags.get("enable_lora")),
         chunked=flags.get("enable_chunked_prefill"),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from dstune.catalog.gpus import Gpu
 from dstune.plan import physics
 from dstune.plan.ask import Ask, dies
-from dstune.plan.memory import kv_bytes, memory, tensor_parallel
+from dstune.plan.memory import kv_bytes, memory, tensor_parallel, vllm_limits
 from dstune.plan.quant import BYTES, kernel, weights
 
 SHARP = 4.0
@@ -139,6 +139,8 @@ def decode_step(ask: Ask, streams: float, context: float) -> Step:
         if ask.layers_on_cpu:
             moved = w.body * ask.layers_on_cpu / m.layers
             host += moved / (physics.value(e, "offload_pageable_gb_s") * 1e9)
+    elif e == "vllm" and ask.cpu_offload_mib:
+        host = ask.cpu_offload_mib * 2**20 / (ask.gpu.pcie_gb_s * 1e9 * physics.value("common", "pcie_part"))
     elif e in ("vllm", "sglang") and ask.eager:
         linear = (m.layers - m.kv_layers) * (physics.value("vllm", "eager_linear") - 1)
         host = (m.layers + linear) * physics.value("vllm", "eager_layer_us") * 1e-6
@@ -195,8 +197,8 @@ def streams(ask: Ask) -> float:
     tokens = memory(ask).kv_tokens
     if tokens:
         limit = min(limit, max(1.0, tokens / max(1, ask.prompt + ask.output / 2)))
-    if ask.engine == "vllm" and ask.max_seqs:
-        limit = min(limit, ask.max_seqs)
+    if ask.engine == "vllm":
+        limit = min(limit, vllm_limits(ask)["seqs"])
     return limit
 
 

@@ -127,7 +127,7 @@ def weights(model: ModelSpec, dtype: str, scheme: str = "", twice: bool = False)
     row = physics.table("quant")[scheme]
     bits = body_bits(model, scheme)
     body = model.body * bits / 8
-    embed, head = row.get("embed", 0) / 8 or width, row.get("output", 0) / 8 or width
+    embed, head = _block(model, row.get("embed", 0)) / 8 or width, _block(model, row.get("output", 0)) / 8 or width
     if "embed" in row and model.tied:
         embed = max(embed, head)
     stored_head = model.head or (model.output if twice and row.get("untied") else 0)
@@ -142,8 +142,17 @@ def weights(model: ModelSpec, dtype: str, scheme: str = "", twice: bool = False)
 def body_bits(model: ModelSpec, scheme: str) -> float:
     """Bits a parameter of the body, mixed gguf types averaged over the matrices that get the better format."""
     row = physics.table("quant")[scheme]
-    bits = float(row["bits"])
-    if "more" not in row:
+    bits, more = _block(model, float(row["bits"])), _block(model, float(row.get("more", 0)))
+    if not more:
         return bits
     better = model.layers * (model.hidden * model.kv_heads * model.head_dim + model.intermediate * model.hidden)
-    return bits + float(row["more"] - bits) * MORE_SHARE * min(1.0, better / max(1, model.body))
+    return bits + (more - bits) * MORE_SHARE * min(1.0, better / max(1, model.body))
+
+
+_FALLBACK = {2.625: 4.5, 3.4375: 4.5, 4.5: 5.5, 5.5: 6.0, 6.5625: 8.5}
+"""Bits that llama.cpp takes instead where rows are no multiple of 256 (llama-quant.cpp: Q4_K to Q5_0, Q5_K to Q5_1, Q6_K to Q8_0)."""
+
+
+def _block(model: ModelSpec, bits: float) -> float:
+    """Bits of a gguf block format for a model of this width."""
+    return _FALLBACK.get(bits, bits) if model.hidden % 256 else bits

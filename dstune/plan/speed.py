@@ -78,7 +78,7 @@ def bandwidth(ask: Ask) -> float:
 
 def sm_bandwidth(ask: Ask) -> float:
     """Bytes/s that one SM streams: what it keeps in flight, a clock."""
-    return float((ask.gpu.clock_mhz or DEFAULT_CLOCK_MHZ) * 1e6 * physics.value(ask.engine, "sm_bytes"))
+    return float((ask.gpu.clock_mhz or DEFAULT_CLOCK_MHZ) * 1e6 * physics.value(ask.engine, "sm_bytes", ask.version))
 
 
 def _launch_factor(ask: Ask) -> float:

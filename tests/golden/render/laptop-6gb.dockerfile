@@ -18,8 +18,8 @@ RUN apt-get update \
  && apt-get install -y --no-install-recommends gcc libc6-dev \
  && rm -rf /var/lib/apt/lists/*
 
-# Pinned: a set that was resolved and started together. The layers beneath (starlette, huggingface_hub, …) too, since
-# a new major of one of them broke older pins before.
+# Pinned: a set that resolves together for this Python and platform. The layers beneath (starlette, huggingface_hub,
+# …) too, since a new major of one of them broke older pins before.
 RUN pip install --no-cache-dir \
       torch==2.10.0 \
       transformers==5.24.0 \

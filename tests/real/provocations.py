@@ -8,6 +8,7 @@ import socket
 import subprocess
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -92,14 +93,14 @@ def _(box: Box) -> None:
     serve(box, model=model)
 
 
-@failure("git-lfs-pointer-files--vllm-tokenizer")
+@failure("model-files-corrupted--vllm-tokenizer")
 def _(box: Box) -> None:
     model = box.model()
     (model / "tokenizer.json").write_text(LFS)
     serve(box, model=model)
 
 
-@failure("model-files-missing--vllm-no-config")
+@failure("model-path-not-found--vllm-folder-without-config")
 def _(box: Box) -> None:
     model = box.model()
     (model / "config.json").unlink()
@@ -165,7 +166,7 @@ def _(box: Box) -> None:
     serve(box, model=model)
 
 
-@failure("weights-format-mismatch--vllm-gguf-only")
+@failure("model-files-missing--vllm-gguf-only")
 def _(box: Box) -> None:
     model = box.model()
     (model / "model.safetensors").unlink()
@@ -191,17 +192,17 @@ def _(box: Box) -> None:
     serve(box, "--enable-reasoning", "--reasoning-parser", "deepseek_r1")
 
 
-@failure("vllm-flag-invalid--misspelt")
+@failure("vllm-unknown-flag--misspelt")
 def _(box: Box) -> None:
     serve(box, "--gpu-memory-utilisation", "0.85")
 
 
-@failure("vllm-flag-invalid--choice")
+@failure("vllm-flag-bad-value--choice")
 def _(box: Box) -> None:
     serve(box, "--kv-cache-dtype", "fp7")
 
 
-@failure("vllm-flag-invalid--reasoning-parser")
+@failure("vllm-flag-bad-value--reasoning-parser")
 def _(box: Box) -> None:
     serve(box, "--reasoning-parser", "deepseek-r1")
 
@@ -216,7 +217,7 @@ def _(box: Box) -> None:
     serve(box, "--quantization", "gptq")
 
 
-@failure("vllm-max-len-exceeds-model--serve")
+@failure("vllm-max-len-over-model--serve")
 def _(box: Box) -> None:
     serve(box, "--max-model-len", "32768")
 
@@ -226,7 +227,7 @@ def _(box: Box) -> None:
     serve(box, "--max-model-len", "8192", "--num-gpu-blocks-override", "20")
 
 
-@failure("vllm-batched-tokens-below-len--serve")
+@failure("vllm-batched-tokens-below-max-len--serve")
 def _(box: Box) -> None:
     serve(box, "--max-num-batched-tokens", "512", "--no-enable-chunked-prefill")
 
@@ -246,7 +247,7 @@ def _(box: Box) -> None:
 
 @failure("chat-template-missing--vllm")
 def _(box: Box) -> None:
-    model = box.model("SmolLM2-base")
+    model = box.model("my-finetune-1.5B")
     (model / "chat_template.jinja").unlink(missing_ok=True)
     changed(model / "tokenizer_config.json", chat_template=None)
     port = free_port()
@@ -405,7 +406,7 @@ def _(box: Box) -> None:
     box.script("vllm", source, {"HF_HOME": str(box.folder / "hf"), **ONLINE}, 300)
 
 
-@failure("bitsandbytes-not-installed--transformers")
+@failure("quantization-package-missing--transformers")
 def _(box: Box) -> None:
     box.script(
         "vllm",
@@ -451,7 +452,7 @@ tokenizer = AutoTokenizer.from_pretrained({str(MODEL)!r})
 model = AutoModelForCausalLM.from_pretrained({str(MODEL)!r})
 inputs = tokenizer("What is 2^10?", return_tensors="pt")
 out = model.generate(**inputs, max_new_tokens=16, do_sample=False, temperature=0.6, top_p=0.95)
-print(tokenizer.decode(out[0]))
+print(tokenizer.decode(out[0], skip_special_tokens=True))
 """,
     )
 
@@ -468,7 +469,7 @@ for layer in model.model.layers[:4]:
     layer.mlp.down_proj.weight.data *= 3000  # activations as large as those of models trained in bfloat16
 inputs = tokenizer("What is 2^10?", return_tensors="pt")
 out = model.generate(**inputs, max_new_tokens=32, do_sample=True, temperature=0.6)
-print(tokenizer.decode(out[0]))
+print(tokenizer.decode(out[0], skip_special_tokens=True))
 """,
     )
 
@@ -635,8 +636,19 @@ def _(box: Box) -> None:
         check=True,
         capture_output=True,
     )
-    source = CHAT + f"gr.ChatInterface(chat, additional_inputs=[gr.State({{}}), gr.JSON()]).launch(server_port={free_port()})\n"
-    box.script("gradio4", source, {"PYTHONPATH": str(target)}, timeout=60)
+    port = free_port()
+    (box.folder / "app.py").write_text(
+        CHAT + f"gr.Interface(lambda image: image, gr.Image(), gr.Image()).launch(server_port={port})\n"
+    )
+
+    def asks(url: str) -> None:
+        box.say(f"$ curl {url}/info")
+        try:
+            urllib.request.urlopen(f"{url}/info", timeout=10)
+        except OSError as error:
+            box.say(str(error))
+
+    box.server([python("gradio4"), "app.py"], port, "/config", asks, {"PYTHONPATH": str(target)})
 
 
 # Clients

@@ -158,7 +158,7 @@ def cleaned(text: str) -> str:
         .replace(str(servers.HERE), "/srv/llm")
     )
     lines = [redact(line.rstrip()[:700]) for line in text.split("\n")]
-    lines = [line for line in lines if not re.search(r"(?:Loading safetensors|shards): +\d+%.*0/1|█|▄|▀", line)]
+    lines = [line for line in lines if not re.search(r"(?:Loading safetensors|shards): +\d+%.*0/1", line)]
     if len(lines) > LINES:
         lines = [*lines[:60], f"[… {len(lines) - LINES} lines …]", *lines[60 - LINES :]]
     return "\n".join(lines).strip("\n") + "\n"

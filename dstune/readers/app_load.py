@@ -257,7 +257,47 @@ def _when_loaded(seen: Seen) -> Iterator[Fact]:
                 yield seen.smell("model_loaded_in_handler", load.call.node)
             elif _swaps(seen, load, home):
                 yield seen.smell("old_model_kept", load.call.node)
+    yield from _replaced(seen)
     yield from _workers(seen)
+
+
+def _replaced(seen: Seen) -> Iterator[Fact]:
+    """The same name loaded again, or loads in a loop, with nothing let go in between: two models at the peak."""
+    if seen.source.notebook:  # cells are run apart, often after a restart
+        return
+    last: dict[tuple[ast.AST | None, str], ast.stmt] = {}
+    for load in seen.loads:
+        statement = next((a for a in seen.index.chain(load.call.node) if isinstance(a, ast.stmt)), None)
+        if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
+            continue
+        scope, name = seen.index.scope(statement), statement.targets[0].id
+        before = last.get((scope, name))
+        loop = seen.index.inside(statement, ast.For, ast.While)
+        branch = seen.index.inside(statement, ast.If, ast.Try)
+        rounds = isinstance(loop, ast.For | ast.While) and not _released(
+            seen, scope, name, loop.lineno, loop.end_lineno or 1 << 30
+        )
+        again = before is not None and not _released(seen, scope, name, before.lineno, statement.lineno)
+        if branch is None and (rounds or again):
+            yield seen.smell("old_model_kept", load.call.node)
+        if branch is None:
+            last[(scope, name)] = statement
+
+
+def _released(seen: Seen, scope: ast.AST | None, name: str, first: int, last: int) -> bool:
+    """Whether a name is let go between two lines."""
+    for node in seen.index.own(scope) if scope else seen.index.nodes:
+        if not first <= getattr(node, "lineno", 0) <= last:
+            continue
+        if isinstance(node, ast.Delete) and any(name in ast.unparse(t) for t in node.targets):
+            return True
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and node.value.value is None:
+            return True
+        if isinstance(node, ast.Return | ast.Break):
+            return True
+        if isinstance(node, ast.Call) and re.search(r"release|unload|free|cleanup|cpu$", seen.index.dotted(node.func)):
+            return True
+    return False
 
 
 def _guarded(seen: Seen, node: ast.AST, home: ast.AST, reach: list[ast.AST]) -> bool:

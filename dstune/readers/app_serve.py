@@ -246,4 +246,9 @@ def _concurrency(seen: Seen) -> Iterator[Fact]:
         if events
         else next(n for n in seen.index.nodes if isinstance(n, ast.Attribute) and n.attr == "launch")
     )
-    yield seen.smell("gradio_one_at_a_time", at, "remote" if remote else "local" if local else "unknown")
+    posts = any(c.name in ("requests.post", "httpx.post") or c.name.endswith((".post", ".stream")) for c in seen.index.calls())
+    local = local or bool(seen.loads) or any(seen.index.kind(c.node) == "llama" for c in seen.index.calls())
+    where = "remote" if remote else "local" if local else "remote" if posts else "unknown"
+    if where == "unknown" and sum(bool(line.strip()) for line in seen.source.lines) <= 15:
+        where = "fragment"
+    yield seen.smell("gradio_one_at_a_time", at, where)

@@ -7,7 +7,8 @@ import socket
 from functools import cache
 
 _RULES: tuple[tuple[re.Pattern[str], str], ...] = (
-    (re.compile(r"\b(hf_|sk-|ghp_|gho_|github_pat_|glpat-|xox[bp]-|AKIA|ms-)[A-Za-z0-9_\-]{8,}"), r"\1<redacted>"),
+    (re.compile(r"\b(hf_)[A-Za-z0-9]{16,}"), r"\1<redacted>"),
+    (re.compile(r"\b(sk-|ghp_|gho_|github_pat_|glpat-|xox[bp]-|AKIA|ms-(?=[0-9a-f]{8}-))[A-Za-z0-9_\-]{8,}"), r"\1<redacted>"),
     (re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}"), r"\1 <redacted>"),
     (
         re.compile(

@@ -17,6 +17,7 @@ from dstune.redact import hashed, redact
         (r"C:\Users\zhang\model", "zhang"),
         ("mail wang@example.com now", "wang@example.com"),
         ("GPU-8d0f3c1a-4b62-4c7e-9a55-0b1c2d3e4f50", "8d0f3c1a"),
+        ("modelscope login ms-01234567-89ab-cdef-0123-456789abcdef", "89ab"),
         ("MODELSCOPE_API_TOKEN: 0123456789abcdef0123", "0123456789abcdef0123"),
     ],
 )
@@ -34,6 +35,9 @@ def test_secret_goes(text: str, secret: str) -> None:
         "token: $HF_TOKEN",
         "/home/user/app.py",
         "GPU 0: 23.65 GiB",
+        "    hf_hub_download(",
+        "hf_quantizer.validate_environment(",
+        "code --install-extension ms-python.python",
     ],
 )
 def test_harmless_stays(text: str) -> None:

@@ -276,6 +276,69 @@ def test_git_says_what_is_uncommitted(tmp_path: Path) -> None:
     assert uncommitted(str(path))
 
 
+# with the real recipes
+
+HEALTHY = sorted((Path(__file__).parent / "healthy").glob("*.txt"))
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+@pytest.mark.parametrize("path", HEALTHY, ids=lambda p: p.stem)
+def test_healthy_files_come_back_untouched(tmp_path: Path, path: Path) -> None:
+    text = path.read_bytes()
+    (tmp_path / path.stem).write_bytes(text)
+    shown = fix(path.stem, "--write")
+    assert shown.return_value == Exit.OK, shown.output
+    assert (tmp_path / path.stem).read_bytes() == text, shown.output
+
+
+@pytest.mark.parametrize("name", ["gradio-naive", "gradio-naive-blocks", "gradio-naive-interface"])
+def test_the_naive_apps_hold_the_intended_settings(tmp_path: Path, name: str) -> None:
+    before = (EXAMPLES / name / "app.py").read_text(encoding="utf-8")
+    (tmp_path / "app.py").write_text(before, encoding="utf-8")
+    fix("app.py", "--write")
+    after = (tmp_path / "app.py").read_text(encoding="utf-8")
+    tree = ast.parse(after)
+    calls = {
+        ast.unparse(c.func).rpartition(".")[2]: {k.arg: ast.unparse(k.value) for k in c.keywords}
+        for c in ast.walk(tree)
+        if isinstance(c, ast.Call)
+    }
+    load = next(
+        c for c in ast.walk(tree) if isinstance(c, ast.Call) and ast.unparse(c.func) == "AutoModelForCausalLM.from_pretrained"
+    )
+    assert {"torch_dtype": "'auto'"}.items() <= {k.arg: ast.unparse(k.value) for k in load.keywords}.items()
+    assert calls["apply_chat_template"]["add_generation_prompt"] == "True"
+    assert calls["TextIteratorStreamer"].items() >= {"skip_prompt": "True", "skip_special_tokens": "True"}.items()
+    assert float(calls["TextIteratorStreamer"]["timeout"]) > 0
+    assert "max_new_tokens" in calls["generate"]
+    assert "max_length" not in calls["generate"]
+    assert {"max_size", "default_concurrency_limit"} <= calls["queue"].keys()
+    handlers = [
+        f for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) and any(isinstance(n, ast.Yield) for n in ast.walk(f))
+    ]
+    assert len(handlers) == 1
+    assert any(isinstance(n, ast.AugAssign) and isinstance(n.op, ast.Add) for n in ast.walk(handlers[0]))
+    again = fix("app.py", "--write")
+    assert (tmp_path / "app.py").read_text(encoding="utf-8") == after, again.output
+    undo()
+    assert (tmp_path / "app.py").read_text(encoding="utf-8") == before
+
+
+def test_the_client_and_the_launch_script_are_mended(tmp_path: Path) -> None:
+    for name in ("vllm-client/client.py", "vllm-launch/launch.sh"):
+        (tmp_path / Path(name).name).write_bytes((EXAMPLES / name).read_bytes())
+    fix("client.py", "launch.sh", "--write")
+    client, launch = (tmp_path / "client.py").read_text(encoding="utf-8"), (tmp_path / "launch.sh").read_text()
+    ast.parse(client)
+    assert ':8000/v1"' in client
+    assert 'delta.content or ""' in client
+    assert "--quantization awq" not in launch
+    assert "--enable-prefix-caching" in launch
+    before = client, launch
+    again = fix("client.py", "launch.sh", "--write")
+    assert ((tmp_path / "client.py").read_text(encoding="utf-8"), (tmp_path / "launch.sh").read_text()) == before, again.output
+
+
 # what the rewritten handler does when it runs
 
 

@@ -65,14 +65,14 @@ def add_inference_mode(program: Program, context: Context) -> cst.Module | None:
                 return None
             lines[line] = None
     for line in lines:
-        _under(edits, line, f"{torch or 'torch'}.inference_mode()")
+        _under(edits, line, f"{torch or 'torch'}.inference_mode()", tree.step(line))
     found = made(program, edits)
     return add_import(found, "import torch") if found is not None and not torch else found
 
 
-def _under(edits: Edits, line: cst.SimpleStatementLine, manager: str) -> None:
+def _under(edits: Edits, line: cst.SimpleStatementLine, manager: str, step: str) -> None:
     """Puts a statement into a `with` block."""
-    body = cst.IndentedBlock([line.with_changes(leading_lines=[])])
+    body = cst.IndentedBlock([line.with_changes(leading_lines=[])], indent=step)
     edits.put(line, cst.With([cst.WithItem(expression(manager))], body, leading_lines=line.leading_lines))
 
 

@@ -383,6 +383,12 @@ def _set_value(tree: Tree, edits: Edits, node: cst.BaseExpression, value: str) -
         edits.put(node, expression(value))
         return True
     name = dotted(node)
+    default = tree.default(name, node) if name else None
+    if default is not None and constant(default):
+        if same_value(default, value):
+            return False
+        edits.put(default, expression(value))
+        return True
     given = tree.assigned(name, tree.function(node)) if name else []
     if (
         len(given) == 1

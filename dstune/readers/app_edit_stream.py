@@ -112,7 +112,7 @@ def _rewrite(program: Program, edits: Edits, function: cst.FunctionDef, where: S
     guards = [n for n in tree.above(line) if isinstance(n, cst.With) and tree.within(n, function) and _is_guard(tree, n)]
     if any(any(walk(s, cst.Return)) for guard in guards for s in _others(guard, tail, line)):
         return False
-    new = _worker(program, where, tail, line) + _loop(program, tail)
+    new = _worker(program, where, tail, line) + _loop(program, where, tail)
     _exchange(tree, edits, inner, new, tail, where)
     _returns(tree, edits, function, tail)
     _signature(edits, function)
@@ -160,7 +160,7 @@ def _worker(program: Program, where: Site, tail: Tail, line: Any) -> list[Any]:
     """Streamer, worker function and thread, as statements."""
     tree = program.tree
     streamer, failed, work = tree.fresh("streamer"), tree.fresh("failed", "failures"), tree.fresh("work", "run_generate")
-    step = tree.module.default_indent
+    step = tree.step(line)
     options = (
         "".join(f", {tree.code(a.with_changes(comma=cst.MaybeSentinel.DEFAULT)).strip()}" for a in tail.options)
         or ", skip_special_tokens=True"
@@ -189,9 +189,9 @@ def _working(function: Any, call: cst.Call, line: Any) -> Any:
     return edits.made(cst.Module([function])).body[0]
 
 
-def _loop(program: Program, tail: Tail) -> list[Any]:
+def _loop(program: Program, where: Site, tail: Tail) -> list[Any]:
     """The loop over the streamer, the error, and what runs once at the end."""
-    tree, step = program.tree, program.tree.module.default_indent
+    tree, step = program.tree, program.tree.step(where.call)
     piece = tree.fresh("piece", "chunk", "fragment")
     lines = statements(
         tree,
@@ -295,7 +295,7 @@ def _pass_on(program: Program, edits: Edits, handler: cst.FunctionDef, name: str
             line.with_changes(body=[cst.Expr(cst.Yield(cst.From(call, whitespace_before_from=cst.SimpleWhitespace(" "))))])
         ]
     else:
-        loop: Any = statements(tree, f"for {tail.whole} in f():\n{tree.module.default_indent}yield x\n")[0]
+        loop: Any = statements(tree, f"for {tail.whole} in f():\n{tree.step(line)}yield x\n")[0]
         handed = cst.SimpleStatementLine([cst.Expr(cst.Yield(tail.result))])
         loop = loop.with_changes(
             iter=call, leading_lines=tail.leading, body=loop.body.with_changes(body=[*tail.inside, handed])
@@ -339,7 +339,7 @@ def streamer_thread(program: Program, context: Context) -> cst.Module | None:
                 continue
             if isinstance(line.body[0], cst.Assign) and _read_later(tree, line):
                 return None
-        step, failed, work = tree.module.default_indent, tree.fresh("failed", "failures"), tree.fresh("work", "run_generate")
+        step, failed, work = tree.step(where.call), tree.fresh("failed", "failures"), tree.fresh("work", "run_generate")
         lines = statements(
             tree,
             f"{failed} = []\n\ndef {work}():\n{step}try:\n{step}{step}generate()\n{step}except Exception as error:\n{step}{step}{failed}.append(error)\n"

@@ -64,6 +64,11 @@ class Tree:
         """Whether `a` begins before `b`."""
         return self._order[a] < self._order[b]
 
+    def step(self, near: cst.CSTNode) -> str:
+        """One level of indentation as the code around a node has it: files mix tabs and spaces."""
+        blocks = (n for n in self.above(near) if isinstance(n, cst.IndentedBlock))
+        return next((b.indent or self.module.default_indent for b in blocks), self.module.default_indent)
+
     def within(self, node: cst.CSTNode, outer: cst.CSTNode) -> bool:
         """Whether `node` is `outer` or inside it."""
         return node is outer or any(n is outer for n in self.above(node))
@@ -80,6 +85,23 @@ class Tree:
         if not inside and scope is not None and name in parameters(scope):
             return []
         return inside or [a for a in found if self.function(a) is None or "." in name]
+
+    def default(self, name: str, at: cst.CSTNode) -> cst.BaseExpression | None:
+        """The default of the parameter that a name means, where callers of this program decide: not of a function that is handed to
+        somebody else (a web handler gets its values from the page)."""
+        function = self.function(at)
+        if function is None or self.assigned(name, function):
+            return None
+        given = next(
+            (p.default for p in (*function.params.params, *function.params.kwonly_params) if p.name.value == name), None
+        )
+        own = function.name.value
+        handed = any(
+            isinstance(p, cst.Arg) and p.value is n
+            for n in [*self.find(cst.Name), *self.find(cst.Attribute)]
+            if dotted(n).rpartition(".")[2] == own and (p := self.parent(n)) is not None
+        )
+        return None if handed or function.decorators else given
 
     def fresh(self, *wanted: str) -> str:
         """The first of these names that the program does not use yet."""
@@ -240,8 +262,14 @@ def expression(text: str) -> cst.BaseExpression:
 
 
 def statements(tree: Tree, text: str) -> list[Any]:
-    """Parsed statements in the file's own newline and indentation style."""
-    return [_plain(s) for s in cst.parse_module(text, tree.module.config_for_parsing).body]
+    """Parsed statements in the file's own newline style, indented as the text says."""
+    module = cst.parse_module(text, tree.module.config_for_parsing)
+    if module.default_indent != tree.module.default_indent:  # LibCST leaves the usual indentation out of the blocks
+        edits = Edits()
+        for block in walk(module, cst.IndentedBlock):
+            edits.add(block, lambda n: n.with_changes(indent=n.indent or module.default_indent))
+        module = edits.made(module)
+    return [_plain(s) for s in module.body]
 
 
 def _plain(line: Any) -> Any:

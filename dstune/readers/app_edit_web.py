@@ -183,14 +183,21 @@ def base_url_v1(program: Program, context: Context) -> cst.Module | None:
         joined = _with_v1(tree, origin)
         if joined is None:
             continue
-        uses = sum(1 for n in tree.find(cst.Name) if n.value == name.rpartition(".")[2])
-        if name and uses > 2 and not (text_of(origin) or "").rstrip("/").endswith("completions"):
+        scope = tree.function(origin) if "." not in name else None
+        uses = sum(_is_read(tree, n) for n in walk(scope or tree.module, cst.Name) if n.value == name.rpartition(".")[2])
+        if name and uses > 1 and not (text_of(origin) or "").rstrip("/").endswith("completions"):
             edits.put(
                 node, expression(f'{name}.rstrip("/") + "/v1"' if (text_of(origin) or "x").endswith("/") else f'{name} + "/v1"')
             )
         else:
             edits.put(origin, joined)
     return made(program, edits)
+
+
+def _is_read(tree: Tree, name: cst.Name) -> bool:
+    parent = tree.parent(name)
+    named = isinstance(parent, cst.Arg) and parent.keyword is name
+    return not named and not isinstance(parent, cst.Param | cst.AssignTarget)
 
 
 def _origin(tree: Tree, node: cst.BaseExpression) -> cst.BaseExpression | None:
@@ -200,6 +207,8 @@ def _origin(tree: Tree, node: cst.BaseExpression) -> cst.BaseExpression | None:
     name = dotted(node)
     if name:
         given = tree.assigned(name, tree.function(node))
+        if not given:
+            return tree.default(name, node)
         return _origin(tree, given[0].value) if len(given) == 1 and given[0].value is not None else None
     if (
         isinstance(node, cst.Call)
@@ -258,8 +267,9 @@ def _parts(tree: Tree, node: cst.BaseExpression, seen: set[str]) -> Iterator[cst
             continue
         seen.add(name.value)
         given = tree.assigned(name.value, tree.function(node))
-        if len(given) == 1 and given[0].value is not None:
-            yield from _parts(tree, given[0].value, seen)
+        origin = given[0].value if len(given) == 1 else tree.default(name.value, node)
+        if origin is not None:
+            yield from _parts(tree, origin, seen)
 
 
 def guard_none_content(program: Program, context: Context) -> cst.Module | None:
@@ -290,7 +300,7 @@ def guard_none_content(program: Program, context: Context) -> cst.Module | None:
         ):
             continue
         if isinstance(loop.body, cst.IndentedBlock):
-            first = statements(tree, f"if not {name}.choices:\n{tree.module.default_indent}continue\n")
+            first = statements(tree, f"if not {name}.choices:\n{tree.step(loop.body.body[0])}continue\n")
             edits.open_with(loop.body, first)
     return made(program, edits)
 

@@ -1,5 +1,6 @@
 """Pasted tables give the facts that stand in them, with the line; what holds no figure is a gap; an ordinary log gives nothing."""
 
+import random
 import time
 from pathlib import Path
 from typing import Any
@@ -157,3 +158,18 @@ def test_cheap_on_a_large_log() -> None:
     start = time.process_time()
     assert list(read(document)) == []
     assert time.process_time() - start < 0.5
+
+
+def test_damaged_pastes_raise_nothing() -> None:
+    """Cut, shuffled and garbled tables: facts or none, never an exception."""
+    dice = random.Random(7)
+    texts = [p.read_text() for p in sorted(PASTES.iterdir())]
+    for _ in range(400):
+        text = dice.choice(texts)
+        start = dice.randrange(len(text))
+        lines = text[start : start + 3000].split("\n") if dice.random() < 0.5 else text.split("\n")
+        if dice.random() < 0.3:
+            dice.shuffle(lines)
+        garbled = "".join(c if dice.random() > 0.01 else dice.choice("|:,. \t9X-") for c in "\n".join(lines))
+        for item in read(Document("x", "log", garbled)):
+            assert isinstance(item, Fact | Gap)

@@ -64,6 +64,8 @@ def read_free(sheet: Sheet) -> None:
 def _amount(word: str, total: str) -> float | None:
     if not word[-1:].isdigit():
         return to_mib(word if word[-1:] in "Bb" else word.rstrip("i") + "iB") if word[:1].isdigit() else None
+    if not re.fullmatch(r"\d+(?:\.\d+)?", word):
+        return None
     number, scale = float(word), float(total) if total.isdigit() else float(word)
     if scale >= 4e9:
         return number / 2**20

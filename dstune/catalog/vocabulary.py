@@ -69,7 +69,10 @@ def to_mib(text: str) -> float | None:
     found = _SIZE.search(text)
     if not found:
         return None
-    number = float(found[1].replace(",", "").rstrip(".") or 0)
+    digits = found[1].replace(",", "").rstrip(".") or "0"
+    if digits.count(".") > 1:  # a damaged line: ".5.49"
+        return None
+    number = float(digits)
     if not found[2]:
         return number / 2**20 if re.search(r"[Bb]ytes?\b|\d\s*B\b", text) else number
     return number * 1024.0 ** (_POWER[found[2]] - 2)
@@ -117,9 +120,12 @@ def normalise(name: str, value: Value) -> Value:
 
 
 def typed(name: str, value: Value) -> Any:
-    """A value as conditions compare it: versions wrapped."""
+    """A value as conditions compare it: versions wrapped, cut to the `parts` that count (an image's CUDA 13.0.2 is 13.0)."""
     term = terms().get(name)
-    return Version(value) if term is not None and term.type == "version" and value is not None else value
+    if term is None or term.type != "version" or value is None:
+        return value
+    parts = term.spec.get("parts")
+    return Version(".".join(map(str, Version(value).parts[:parts]))) if parts else Version(value)
 
 
 def said(facts: Mapping[str, Value], source: str = "--facts") -> list[Fact | Gap]:

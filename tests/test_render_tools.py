@@ -1,12 +1,15 @@
 """Generated files under the real tools: hadolint, the compose schema, uv's resolver. Run with the extra `ci` (`-m tools`, `-m network`)."""
 
+import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from dstune.catalog import load
 from dstune.catalog.gpus import find
 from dstune.render.stack import choose
 from tests.test_render import all_files
@@ -93,3 +96,25 @@ def test_requirements_resolve_for_the_image(tool: str, engine: str, card: str, d
     assert all(name.endswith(f"-cu{major}") for name in libraries), libraries
     if "gradio" in resolved:
         assert resolved["starlette"] == next(r for r in stack.requirements if r.startswith("starlette")).partition("==")[2]
+
+
+@pytest.mark.tools
+def test_the_pinned_web_stack_starts() -> None:
+    """gradio 4.33.0 resolves with starlette 1.x and cannot answer: only a request shows it."""
+    code = (
+        "import gradio, urllib.request\n"
+        "demo = gradio.ChatInterface(lambda message, history: message)\n"
+        "_, url, _ = demo.launch(prevent_thread_lock=True, quiet=True)\n"
+        "page = urllib.request.urlopen(url, timeout=10)\n"
+        "print(page.status, len(page.read()) > 1000)\n"
+    )
+    env = {**os.environ, "GRADIO_ANALYTICS_ENABLED": "0"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180, env=env)
+    assert done.stdout.split() == ["200", "True"], done.stderr[-2000:]
+
+
+def test_the_web_stack_of_ci_is_the_one_of_the_images() -> None:
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extra = dict(line.split("==") for line in project["optional-dependencies"]["ci"] if "==" in line)
+    assert "gradio" in extra
+    assert extra.items() <= load("images.toml")["images"]["stack"]["app"].items()

@@ -68,6 +68,7 @@ def choose(engine: str, gpu: Gpu, driver: str = "", version: str = "") -> Stack:
     if gpu.cc == (8, 7) and (stack := _jetson(engine, gpu, driver, version)):
         return stack
     candidates = [s for s in CANDIDATES[engine](gpu, version) if not version or Version(s.version) == version]
+    candidates = [s for s in candidates if s.version == version] or candidates  # 0.8.5.post1 and 0.8.5 count as equal
     if not candidates:
         raise _unfit(engine, gpu, version)
     arm = "linux/arm64" if gpu.unified else "linux/amd64"
@@ -143,9 +144,9 @@ def _wheel(base: Stack, row: dict[str, Any], gpu: Gpu) -> Stack:
         for r in _compat()["transformers_releases"]
         if _satisfies(r["transformers"], row.get("transformers") or "")
     ]
-    old = [v for v in allowed if Version(v) < "5"] or allowed
     pins = [f"vllm=={base.version}", f"torch=={row['torch']}"]
-    pins += [f"transformers=={max(old, key=Version)}"] if old else []
+    # The oldest that is allowed is of the wheel's own time; the bound has no top, and vLLM 0.8 fails on 4.54 ("aimv2" is there twice).
+    pins += [f"transformers=={min(allowed, key=Version)}"] if allowed else []
     pins += _pins("vllm-wheel")
     image = _images()["python"]["image"].format(python=python)
     return replace(

@@ -36,9 +36,9 @@ USER ${UID}
 
 VOLUME ["/home/app/.cache/huggingface"]
 EXPOSE 8000
-# start-period: 690 s for 6.6 GiB of weights over a 100 Mbit/s line and 120 s for the engine; the first success ends
+# start-period: 420 s for 3.3 GiB of weights over a 100 Mbit/s line and 120 s for the engine; the first success ends
 # it early.
-HEALTHCHECK --interval=15s --timeout=5s --start-period=690s --retries=4 \
+HEALTHCHECK --interval=15s --timeout=5s --start-period=420s --retries=4 \
   CMD ["python3", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:8000/health', timeout=3)"]
 
 # --host 0.0.0.0: the network side of a container; the host publishes the port on 127.0.0.1

@@ -55,7 +55,15 @@ SETTINGS: dict[str, tuple[Setting, ...]] = {
 def make_plan(engine: str, gpu: str, version: str, gpus: int = 1, extra: tuple[Setting, ...] = (), launch: str = "") -> Plan:
     own = {s.key: s for s in (*SETTINGS[engine], *extra)}
     return Plan(
-        engine, version, MODEL, gpu, gpus, (*own.values(), *SAMPLING), (MemoryLine("weights", 3390.0 / gpus),), {}, launch=launch
+        engine,
+        version,
+        MODEL,
+        gpu,
+        gpus,
+        (*own.values(), *SAMPLING),
+        (MemoryLine("weights", 3390.0 / gpus),),
+        {},
+        launch=launch,
     )
 
 

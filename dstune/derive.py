@@ -53,4 +53,12 @@ def _others(evidence: Evidence) -> Iterator[Fact]:
         yield Fact("log", "oom_other_mib", round(max(0.0, total - free - own), 1), read.source, read.line, read.text)
 
 
-DERIVED: tuple[Callable[[Evidence], Iterator[Fact]], ...] = (_card, _headroom, _others)
+def _capacity(evidence: Evidence) -> Iterator[Fact]:
+    """What the process that ran out could use at most."""
+    for name in ("oom_allowed_mib", "oom_total_mib"):
+        if read := next(evidence.find("log", name), None):
+            yield Fact("log", "oom_capacity_mib", read.value, read.source, read.line, read.text)
+            return
+
+
+DERIVED: tuple[Callable[[Evidence], Iterator[Fact]], ...] = (_card, _headroom, _others, _capacity)

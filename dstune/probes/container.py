@@ -189,6 +189,10 @@ def _daemon(options: Options, snap: bool) -> Iterator[Item]:
 
 
 def _toolkit(options: Options) -> Iterator[Item]:
+    if runtime_of(options, os.environ)[0]:
+        why = say("this is inside a container; the toolkit belongs to the host", "当前在容器内；该工具属于宿主机")
+        yield Gap("container_toolkit", "installed", why, say("run dstune probe on the host", "请在宿主机上运行 dstune probe"))
+        return
     names = ("nvidia-ctk", "nvidia-container-runtime", "nvidia-container-cli")
     here = [n for n in names if os.path.exists(options.at(f"/usr/bin/{n}")) or (options.root == "/" and shutil.which(n))]
     yield Fact("container_toolkit", "installed", bool(here), "PATH: nvidia-ctk, nvidia-container-runtime, nvidia-container-cli")

@@ -129,8 +129,9 @@ def facts(launch: Launch, source: str, lines: Sequence[str], subject: str | None
     if not family or family in ("pip", "torch"):
         return
     own = subject or family
-    yield fact("command", "engine", family, launch.args[0] if launch.args else launch.image)
-    yield fact("command", "program", launch.program, launch.args[0] if launch.args else launch.image)
+    start = launch.first or launch.image or (launch.args[0] if launch.args else None)
+    yield fact("command", "engine", family, start)
+    yield fact("command", "program", launch.program, start)
     for setting in given(family, launch.args):
         if setting.value is not None:
             yield fact(own, setting.term.name.partition(".")[2], setting.value, setting.flag)

@@ -67,6 +67,8 @@ class Launch:
     lines: int = 1
     named: bool = True
     """Whether the words name the program; False where the image's entry point does."""
+    first: Word | None = None
+    """The word that starts the program."""
 
 
 def launches(text: str) -> Iterator[Launch]:
@@ -108,7 +110,7 @@ def _of(command: Command, text: str) -> Iterator[Launch]:
         yield from nested(words[-1], env)
         return
     engine, program, args = recognise(words)
-    yield Launch(engine, program, args, env, end=end, lines=command.lines)
+    yield Launch(engine, program, args, env, end=end, lines=command.lines, first=words[0])
 
 
 def _inner(words: Sequence[Word]) -> Word | None:

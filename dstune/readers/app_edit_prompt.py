@@ -108,6 +108,9 @@ def uses(tree: Tree, where: Site, name: str) -> bool:
 def add_chat_template(program: Program, context: Context) -> cst.Module | None:
     """`tokenizer(prompt)` → `tokenizer.apply_chat_template([{"role": "user", …}], add_generation_prompt=True)`; no system prompt."""
     tree, edits = program.tree, Edits()
+    for where in program.generates:
+        if dotted(where.call.func) in program.pipes and not _pipe_messages(program, edits, where):
+            return None
     for call, _, _ in encodings(program):
         left, name = callee(call)
         if name == "apply_chat_template":
@@ -156,6 +159,37 @@ def add_chat_template(program: Program, context: Context) -> cst.Module | None:
             whole = cst.Subscript(whole, [cst.SubscriptElement(cst.Index(cst.SimpleString('"input_ids"')))])
         edits.put(call, whole)
     return made(program, edits)
+
+
+def _pipe_messages(program: Program, edits: Edits, where: Site) -> bool:
+    """A pipeline gets messages instead of a text, and its answer is the last of them. False where that is not safe."""
+    tree = program.tree
+    given = next(iter(where.positional()), None)
+    if given is None or isinstance(given.value, cst.List | cst.ListComp) or _is_messages(tree, given.value, where.call):
+        return True
+    if _templated(tree, given.value, where.call) or not where.closed:
+        return False
+    names, scope = set(bound_result(tree, where.call)), tree.function(where.call) or tree.module
+    answers = [
+        s for s in walk(scope, cst.Subscript) if tree.code(s).rstrip("]").endswith(('"generated_text"', "'generated_text'"))
+    ]
+    mine = [s for s in answers if tree.within(where.call, s) or names & {n.value for n in walk(s, cst.Name)}]
+    if not mine or any(isinstance(tree.parent(s), cst.Subscript) and tree.parent(s).value is s for s in mine):  # type: ignore[union-attr]
+        return False
+    if _cut_afterwards(tree, where):
+        return False
+    edits.put(given.value, expression(f'[{{"role": "user", "content": {tree.code(given.value)}}}]'))
+    full = where.get("return_full_text")
+    if full is None or dotted(full.value) != "False":  # without the prompt it is the text alone
+        for one in mine:
+            edits.add(one, _last_content)
+    return True
+
+
+def _last_content(node: cst.Subscript) -> cst.Subscript:
+    """`x` → `x[-1]["content"]`."""
+    whole = cst.ensure_type(expression('x[-1]["content"]'), cst.Subscript)
+    return whole.with_changes(value=cst.ensure_type(whole.value, cst.Subscript).with_changes(value=node))
 
 
 def _templated(tree: Tree, prompt: cst.BaseExpression, call: cst.Call) -> bool:
@@ -255,6 +289,9 @@ def slice_prompt(program: Program, context: Context) -> cst.Module | None:
         left, name = callee(where.call)
         full = f"{left}.{name}" if left else name
         if full in program.pipes:
+            given = next(iter(where.positional()), None)
+            if given is not None and (isinstance(given.value, cst.List) or _is_messages(tree, given.value, where.call)):
+                continue  # with messages the answer is the last of them
             if not where.has("return_full_text") and where.closed:
                 add_keyword(edits, where.holders[0], "return_full_text", "False")
             continue

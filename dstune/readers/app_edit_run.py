@@ -109,6 +109,24 @@ def drop_compile(program: Program, context: Context) -> cst.Module | None:
     return made(program, edits)
 
 
+_BLOCKING = re.compile(r"\.generate\(|from_pretrained\(|time\.sleep\(|requests\.(?:get|post)\(|\.create\(")
+
+
+def sync_handler(program: Program, context: Context) -> cst.Module | None:
+    """`async def` that blocks and awaits nothing → `def`: Gradio and FastAPI run that in a thread of its own."""
+    tree, edits = program.tree, Edits()
+    awaited = {callee(c)[1] for a in tree.find(cst.Await) for c in walk(a, cst.Call)}
+    for function in tree.functions:
+        waits = list(walk(function, cst.Await))
+        nested = any(n.asynchronous is not None for kind in (cst.For, cst.With, cst.CompFor) for n in walk(function.body, kind))
+        code = tree.code(function.body)
+        blocks = _BLOCKING.search(code) or any(re.search(rf"\b{re.escape(p)}\(", code) for p in program.pipes)
+        if function.asynchronous is None or waits or nested or function.name.value in awaited or not blocks:
+            continue
+        edits.add(function, lambda n: n.with_changes(asynchronous=None))
+    return made(program, edits)
+
+
 TURNS = 10
 """Turns of a conversation that stay in the prompt where the fix names no number."""
 
@@ -133,4 +151,5 @@ TABLE = {
     "add-inference-mode": add_inference_mode,
     "drop-compile": drop_compile,
     "cap-history": cap_history,
+    "sync-handler": sync_handler,
 }

@@ -220,6 +220,8 @@ def _ordered(findings: list[Finding], table: dict[str, Rule], unknown: list[Unkn
     explained = set(because)
     unknown[:] = [u for u in unknown if u.cause not in explained or not table[u.cause].consequence]
     result = [f for f in ranked if f.cause not in because]
+    level = _levels(findings, because)
+    result.sort(key=lambda f: _order(f, table[f.cause], level[f.cause]))
     pending = list(result)
     while pending:
         for child in [f for f in ranked if because.get(f.cause) == pending[0].cause]:
@@ -227,6 +229,17 @@ def _ordered(findings: list[Finding], table: dict[str, Rule], unknown: list[Unkn
             pending.append(child)
         pending.pop(0)
     return result
+
+
+def _levels(findings: list[Finding], because: dict[str, str]) -> dict[str, int]:
+    """Severity by cause, with that of everything it explains: advice that explains a failure comes before other warnings."""
+    level = {f.cause: _SEVERITY[f.severity] for f in findings}
+    for finding in findings:
+        cause = finding.cause
+        while cause in because:
+            cause = because[cause]
+            level[cause] = max(level[cause], _SEVERITY[finding.severity])
+    return level
 
 
 def _leads_to(cause: str, other: str, because: dict[str, str]) -> bool:
@@ -240,11 +253,11 @@ def _leads_to(cause: str, other: str, because: dict[str, str]) -> bool:
     return False
 
 
-def _order(finding: Finding, rule: Rule) -> tuple[Any, ...]:
+def _order(finding: Finding, rule: Rule, level: int = 0) -> tuple[Any, ...]:
     lines = [c.line for c in finding.evidence if c.line is not None]
     return (
         rule.consequence,
-        -_SEVERITY[finding.severity],
+        -(level or _SEVERITY[finding.severity]),
         -_CONFIDENCE[finding.confidence],
         -rule.rank,
         min(lines, default=1 << 30),

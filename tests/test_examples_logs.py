@@ -99,3 +99,13 @@ def test_told_apart(name: str) -> None:
     findings = first_of(evidence_of(Example("fires", facts, texts))).findings
     assert findings[0].cause == cause
     assert not {f.cause for f in findings if f.confidence != "low"} & wrong
+
+
+def test_advice_that_explains_a_failure_comes_before_another_error() -> None:
+    log = "OSError: We couldn't connect to 'https://huggingface.co' to load the files, and couldn't find them in the cached files.\n"
+    texts = {
+        "log": log + "libcuda.so.1: cannot open shared object file: No such file or directory",
+        "command": "vllm serve /models/Qwen2.5-7B-Instruct",
+    }
+    causes = [f.cause for f in first_of(evidence_of(Example("fires", {}, texts))).findings if not f.because]
+    assert causes[:2] == ["hub-offline-flag-not-set", "container-no-gpu-requested"]

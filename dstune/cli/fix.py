@@ -204,7 +204,8 @@ def _shown(artifact: Artifact, source: Source, outcome: Outcome, why: bool) -> s
             steps = [outcome.steps[n] for n in trace.of_hunk(part)]
             told = dict.fromkeys((s.finding.cause, pick(s.fix.title), reason(s.fix, s.finding)) for s in steps)
             out += [
-                paint(wrap(f"# {cause}: {title}. {text}", "# ").replace("# # ", "# ", 1), "dim") for cause, title, text in told
+                paint(wrap(f"# {cause}: {title}{say('. ', '。')}{text}", "# ").replace("# # ", "# ", 1), "dim")
+                for cause, title, text in told
             ]
         out.append(part)
     text = "\n".join(out)

@@ -5,6 +5,7 @@ Nodes are LibCST's; everything that an edit does not name keeps its bytes.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -320,22 +321,40 @@ def add_import(module: cst.Module, text: str) -> cst.Module:
                 return edits.made(module)
     elif isinstance(small, cst.Import) and tree.imported(dotted(small.names[0].name)):
         return module
-    body = list(module.body)
-    last = -1
+    return module.with_changes(body=_with_import(list(module.body), wanted, _root(small)))
+
+
+def _root(small: Any) -> str:
+    """The package that an import line imports from."""
+    if isinstance(small, cst.ImportFrom):
+        return dotted(small.module).partition(".")[0]
+    return dotted(small.names[0].name).partition(".")[0] if isinstance(small, cst.Import) else ""
+
+
+def _with_import(body: list[Any], wanted: Any, package: str) -> list[Any]:
+    """The module's statements with the import: one of the standard library stands with its own, before the others."""
+    places: list[int] = []
     for number, line in enumerate(body):
-        if isinstance(line, cst.SimpleStatementLine) and any(isinstance(s, cst.Import | cst.ImportFrom) for s in line.body):
-            last = number
+        if isinstance(line, cst.SimpleStatementLine) and any(_root(s) for s in line.body):
+            places.append(number)
         elif isinstance(line, cst.If | cst.FunctionDef | cst.ClassDef | cst.For | cst.While | cst.With):
             break
-    if (
-        last < 0
-        and body
-        and isinstance(body[0], cst.SimpleStatementLine)
-        and isinstance(body[0].body[0], cst.Expr)
-        and text_of(body[0].body[0].value)
-    ):
-        last = 0
-    return module.with_changes(body=[*body[: last + 1], wanted, *body[last + 1 :]])
+    if not places:
+        first = body[0].body[0] if body and isinstance(body[0], cst.SimpleStatementLine) else None
+        after = 1 if isinstance(first, cst.Expr) and text_of(first.value) else 0
+        return [*body[:after], wanted, *body[after:]]
+    standard = [n for n in places if _root(body[n].body[0]) in sys.stdlib_module_names]
+    if package not in sys.stdlib_module_names or standard:
+        at = max(standard if package in sys.stdlib_module_names else places) + 1
+        return [*body[:at], wanted, *body[at:]]
+    at, other = places[0], body[places[0]]
+    gap = [cst.EmptyLine(indent=False)]
+    return [
+        *body[:at],
+        wanted.with_changes(leading_lines=other.leading_lines),
+        other.with_changes(leading_lines=gap),
+        *body[at + 1 :],
+    ]
 
 
 def _joined(names: Sequence[cst.ImportAlias], new: cst.ImportAlias) -> list[cst.ImportAlias]:

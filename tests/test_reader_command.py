@@ -112,6 +112,7 @@ def test_flag_facts() -> None:
     [
         ("vllm serve m \\\n  --dtype half\n  --port 1\n", "lost_backslash", 2),
         ("vllm serve m \\ \n  --dtype half\n", "space_after_backslash", 1),
+        ("vllm serve m \\\n  --port 1 \\\n\n  --dtype half\n", "lost_backslash", 3),
         ("vllm serve m \\\n# a note\n  --dtype half\n", "comment_in_continuation", 2),
         ("vllm serve m \\\n  --dtype half \\ # a note\n  --port 1\n", "comment_in_continuation", 2),
         ('docker run -v "~/.cache:/root/.cache" vllm/vllm-openai --model m\n', "quoted_tilde", 1),

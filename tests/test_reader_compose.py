@@ -103,6 +103,9 @@ def test_localhost_of_another_service() -> None:
     text = "services:\n  ui:\n    image: my/ui:1\n    environment:\n      - OPENAI_API_BASE_URL=http://localhost:8000/v1\n"
     assert facts(text)["docker.localhost_url"] == "http://localhost:8000/v1"
     assert "docker.localhost_url" not in facts(text + "    network_mode: host\n")
+    assert "docker.localhost_url" not in facts(
+        text.replace("OPENAI_API_BASE_URL", "NEXT_PUBLIC_API_BASE_URL")
+    )  # the browser's view
     assert "docker.localhost_url" not in facts(text.replace("localhost", "vllm"))
 
 

@@ -93,6 +93,12 @@ spec:
     )  # fmt: skip
 
 
+def test_kubernetes_shared_memory() -> None:
+    pod = "spec:\n  containers:\n    - name: a\n      image: vllm/vllm-openai:v0.11.0\n      args: [--model, m, -tp, '2']\n"
+    assert read("pod.yaml", pod)[0]["docker.ipc_host"] is False
+    assert read("pod.yaml", pod + "      volumeMounts: [{name: shm, mountPath: /dev/shm}]\n")[0]["docker.ipc_host"] is True
+
+
 def test_model_files() -> None:
     facts, _ = read(
         "config.json",

@@ -107,6 +107,13 @@ def test_what_it_starts() -> None:
     assert facts("FROM a:1\nCMD uvicorn app:app --workers 2\n")["web.workers"] == 2
 
 
+def test_command_behind_the_entry_point_of_the_base() -> None:
+    server = 'CMD ["python3", "-m", "vllm.entrypoints.openai.api_server", "--model", "m"]\n'
+    assert facts("FROM vllm/vllm-openai:v0.6.3\n" + server)["docker.repeats_entrypoint"] == "vllm serve"
+    assert "docker.repeats_entrypoint" not in facts('FROM vllm/vllm-openai:v0.6.3\nENTRYPOINT ["python3"]\n' + server)
+    assert "docker.repeats_entrypoint" not in facts('FROM vllm/vllm-openai:v0.6.3\nCMD ["--model", "m"]\n')
+
+
 @pytest.mark.parametrize(
     ("old", "settings", "new"),
     [

@@ -211,6 +211,8 @@ def _kubernetes(document: Document, lines: list[str]) -> Iterator[Fact]:
         number += 1
         line = _line(lines, "image")
         for name, value in derived(Container({"image": str(container.get("image") or "")}, env, launch, asked)):
+            if name == "ipc_host" and _shared_memory(container, document.text):
+                value = True
             if name.startswith(("cache_", "publishes", "gpu_requested")):
                 continue  # volumes and runtime classes live elsewhere in the manifest
             yield from derived_facts(subject, name, value, document.path, line, lines)
@@ -222,6 +224,12 @@ def _kubernetes(document: Document, lines: list[str]) -> Iterator[Fact]:
                 )
                 at = next((n for n, x in enumerate(lines, 1) if key in x), line)
                 yield Fact(found.subject, found.name, found.value, document.path, at, _shown(lines, at))
+
+
+def _shared_memory(container: Mapping[str, Any], text: str) -> bool:
+    """Whether the pod replaces the 64 MiB of /dev/shm: a volume mounted there, or the host's IPC."""
+    mounts = container.get("volumeMounts") or ()
+    return "hostIPC: true" in text or any(isinstance(m, dict) and m.get("mountPath") == "/dev/shm" for m in mounts)
 
 
 def _containers(node: Any) -> Iterator[Any]:

@@ -167,17 +167,25 @@ def _cache(it: Container, engine: str) -> Iterator[tuple[str, Value]]:
     yield "cache_other_mounts", ", ".join(mounts)
 
 
+def _names_server(name: str, value: str) -> bool:
+    """Whether a variable tells a program where a model server is (and no browser where this site is)."""
+    if re.search(
+        r"NEXT_PUBLIC|VITE_|REACT_APP|CORS|PUBLIC|FRONTEND|CALLBACK|REDIRECT|WEBUI_URL|PROXY|HEALTH|ORIGIN", name.upper()
+    ):
+        return False
+    return bool(
+        re.search(r"OPENAI|OLLAMA|VLLM|LLM|SGLANG|INFERENCE|LITELLM|EMBED|TGI|LMSTUDIO", name.upper())
+        or re.search(r":11434|/v1\b", value)
+    )
+
+
 def _addresses(it: Container, engine: str) -> Iterator[tuple[str, Value]]:
     """Addresses that mean the container itself where another machine is meant, and servers that nobody outside can reach."""
     network = str(it.settings.get("network") or "")
     yield "network_host", network == "host"
     if network != "host" and not network.startswith(("container:", "service:")):
         words = [w.text for w in it.launch.args] if it.launch else []
-        sources = [
-            f"{k}={v}"
-            for k, v in it.env.items()
-            if re.search(r"URL|BASE|ENDPOINT|HOST|API|LLM|SERVER", k) and "PROXY" not in k.upper()
-        ]
+        sources = [f"{k}={v}" for k, v in it.env.items() if _names_server(k, v)]
         for text in [*sources, *words]:
             if (found := _LOCAL.search(text)) and engine not in _SERVERS and "healthcheck" not in text and "curl" not in words:
                 yield "localhost_url", found[0]

@@ -119,6 +119,12 @@ def read(document: Document) -> Iterator[Fact | Gap]:
     launch = started(final, base)
     if launch is not None:
         yield from launch_facts(launch, document.path, lines)
+        image = images.parse(base)
+        command = next((s for s in reversed(final) if s.name == "CMD"), None)
+        if image is not None and image.program and command is not None and not any(s.name == "ENTRYPOINT" for s in final):
+            words = _argv(command)
+            if words and recognise(words)[0] == image.engine:
+                yield fact("repeats_entrypoint", image.program, command.line, "docker")
 
 
 def _filled(text: str, arguments: Mapping[str, str]) -> str:

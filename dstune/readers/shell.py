@@ -297,6 +297,9 @@ def slips(text: str) -> Iterator[Slip]:
         if in_command and not comment and line.strip() and not continues and _OPTION.match(after):
             yield Slip("lost_backslash", number, after.strip().split()[0])
             continues = True
+        if in_command and not line.strip() and _OPTION.match(after):
+            yield Slip("lost_backslash", number, after.strip().split()[0])
+            continues = True
         if in_command and comment and any(_OPTION.match(x) for x in lines[number : number + 3]):
             yield Slip("comment_in_continuation", number)
             continues = True

@@ -6,6 +6,7 @@ import ast
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from dstune.readers.app_edit import edited, edits, keyword_set
 from dstune.readers.app_edit_context import Context
+from dstune.readers.app_edit_notebook import in_cells, is_notebook
 
 FOLDER = Path(__file__).parent / "edits"
 
@@ -105,6 +107,46 @@ def test_a_keyword_goes_in_and_out_again(args: list[str], style: str, key: str, 
     assert f"{key}={number}" in there
     assert keyword_set(there, f"generate.{key}", str(number)) is None
     assert keyword_set(there, f"generate.{key}", None) == text
+
+
+def notebook(*cells: str, **style: Any) -> str:
+    made = [
+        {"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None, "source": c.splitlines(keepends=True)}
+        for c in cells
+    ]
+    made.insert(1, {"cell_type": "markdown", "metadata": {}, "source": ["# 说明"]})
+    return (
+        json.dumps(
+            {"cells": made, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}, **{"indent": 1, "ensure_ascii": False, **style}
+        )
+        + "\n"
+    )
+
+
+@pytest.mark.parametrize("style", [{}, {"indent": 2}, {"ensure_ascii": True}, {"indent": None}])
+def test_a_notebook_changes_in_its_cells_only(style: dict[str, Any]) -> None:
+    """Magics, shell cells, markdown and the layout of the JSON stay."""
+    cells = (
+        "!pip install transformers\nfrom transformers import AutoModelForCausalLM",
+        "%%bash\nmodel = AutoModelForCausalLM.from_pretrained('x')",
+        "%time\nmodel = AutoModelForCausalLM.from_pretrained('m')  # 模型\nif x:\n    !nvidia-smi\n    pass\n",
+        "",
+        "out = model.generate(ids, max_new_tokens=9, use_cache=False)",
+    )
+    text = notebook(*cells, **style)
+    assert is_notebook("a.ipynb", text)
+    after = in_cells(text, lambda code: edited(code, "set-dtype"))
+    changed = cells[2].replace("('m')", "('m', torch_dtype=\"auto\")")
+    assert after == notebook(*cells[:2], changed, *cells[3:], **style)
+    assert in_cells(after, lambda code: edited(code, "set-dtype")) is None
+
+
+def test_a_notebook_whose_cells_would_mix_is_left_to_a_person() -> None:
+    cells = ("from transformers import pipeline", "def f(x):\n    return 1", "y = 2")
+    assert in_cells(notebook(*cells), lambda code: code.replace("# dstune cell 1\n", "")) is None
+    assert in_cells("{not json", lambda code: code) is None
+    odd = notebook(*cells).replace('"nbformat": 4', '"nbformat":  4')
+    assert in_cells(odd, lambda code: code.replace("y = 2", "y = 3")) is None
 
 
 def test_a_program_that_does_not_parse_is_left_alone() -> None:

@@ -12,6 +12,7 @@ from dstune.expr import parse
 from dstune.model import Document, Evidence, Fix, Value, family_of
 from dstune.readers import READERS, app_edit
 from dstune.readers.app_edit_context import Context
+from dstune.readers.app_edit_notebook import in_cells, is_notebook
 
 CODE = frozenset(("transformers", "tokenizer", "generate", "gradio", "client", "app"))
 """Families of settings that stand in programs."""
@@ -71,6 +72,8 @@ def _is_expression(text: str) -> bool:
 def fixed(document: Document, fix: Fix, context: Context) -> str | None:
     """The document after a fix; None where it has no place here, is done already, or cannot be done safely."""
     values = values_of(fix)
+    if document.kind == "app" and is_notebook(document.path, document.text):
+        return in_cells(document.text, lambda code: _program(code, fix, values, context))
     if document.kind == "app":
         return _program(document.text, fix, values, context)
     if fix.edit or not values or document.kind not in READERS:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Literal
 
-from dstune.catalog.rules import parts, rules, wanted
+from dstune.catalog.rules import candidates, count, parts, wanted
 from dstune.catalog.vocabulary import typed
 from dstune.expr import UNKNOWN, Lookup, evaluate, parse
 from dstune.lang import pick, say
@@ -16,6 +16,7 @@ from dstune.model import Cite, Confidence, Diagnosis, Evidence, Fact, Finding, F
 _CONFIDENCE = {"high": 3, "medium": 2, "low": 1}
 _SEVERITY = {"error": 3, "warning": 2, "info": 1}
 _FIELD = re.compile(r"\{([a-z_]\w*\.\w+)(?::([^}]*))?\}")
+_NAME = re.compile(r"[a-z_]\w*\.[a-z_]\w*")
 _OPTIONAL = re.compile(r"\[\[(.*?)\]\]", re.DOTALL)
 
 
@@ -26,6 +27,10 @@ class View:
         self._by_name: dict[str, list[Fact]] = {}
         for fact in evidence.facts:
             self._by_name.setdefault(f"{family_of(fact.subject)}.{fact.name}", []).append(fact)
+
+    def reads(self, condition: str) -> bool:
+        """Whether any name of a condition was read. Spares parsing it: most of the conditions are about other machines."""
+        return any(name in self._by_name for name in _NAME.findall(condition))
 
     def fact(self, name: str, subject: str = "", source: str = "") -> Fact | None:
         """The fact that a condition means by this name."""
@@ -55,14 +60,14 @@ class View:
 
 def diagnose(evidence: Evidence, only: Iterable[Rule] | None = None) -> Diagnosis:
     """All findings of the rules (all recipes unless `only`)."""
-    chosen = list(rules().values()) if only is None else list(only)
     view = View(evidence)
     by_cause: dict[str, dict[int, dict[int, list[Hit]]]] = {}
     for hit in evidence.hits:
         by_cause.setdefault(hit.cause, {}).setdefault(hit.way, {}).setdefault(hit.part, []).append(hit)
+    chosen = candidates(by_cause) if only is None else list(only)
     findings: list[Finding] = []
     unknown: list[Unknown] = []
-    quiet = 0
+    quiet = count() - len(chosen) if only is None else 0
     for rule in chosen:
         found, open_ = _judge(rule, evidence, view, by_cause.get(rule.cause, {}))
         if found is not None:
@@ -127,6 +132,8 @@ def _fires(
     """(confidence, names, subject, source, evidence) for each instance that fires; confidence "" for one that stays open."""
     needed, total = wanted(way), len(parts(way))
     if any(p not in hits for p in range(needed)) or any(p in hits for p in range(needed, total)):
+        return
+    if not needed and not view.reads(way.when):
         return
     rest = {k: v for p in range(1, needed) for h in hits[p][:1] for k, v in h.groups.items()}
     for hit in hits[0] if needed else [None]:

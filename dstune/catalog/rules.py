@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import marshal
+from collections.abc import Collection
 from functools import cache
 from typing import Any
 
-from dstune.catalog import load
+from dstune.catalog import compiled, load, root
 from dstune.errors import DstuneError, RecipeError
 from dstune.expr import parse
 from dstune.model import Example, Fix, Rule, Way
@@ -26,6 +28,42 @@ def rules() -> dict[str, Rule]:
     return {cause: rule_of(cause, table) for cause, table in load("symptoms").items()}
 
 
+def candidates(hit: Collection[str]) -> list[Rule]:
+    """The rules that can fire: those of `hit` (causes whose signatures matched) and those that facts alone can fire.
+
+    The rest need a text that is not there. Building all 230 costs 30 ms of CPU and reading them 20; these cost a fifth.
+    """
+    packed = _packed()
+    wanted = [cause for cause, (by_facts, _) in packed.items() if by_facts or cause in hit]
+    return [_unpacked(cause) for cause in wanted]
+
+
+def count() -> int:
+    """How many rules there are."""
+    return len(_packed())
+
+
+@cache
+def _packed() -> dict[str, tuple[bool, bytes]]:
+    """Per cause: whether a way of it needs no text, and its table without examples, marshalled."""
+    files = sorted(root().joinpath("symptoms").glob("*.toml"))
+
+    def build() -> dict[str, tuple[bool, bytes]]:
+        found = {}
+        for cause, table in load("symptoms").items():
+            by_facts = any(not wanted(_way(cause, w)) for w in table.get("way", ()))
+            found[cause] = (by_facts, marshal.dumps({k: v for k, v in table.items() if k != "example"}))
+        return found
+
+    kept: dict[str, tuple[bool, bytes]] = compiled("rules", files, build)
+    return kept
+
+
+@cache
+def _unpacked(cause: str) -> Rule:
+    return rule_of(cause, marshal.loads(_packed()[cause][1]))
+
+
 @cache
 def _aliases() -> dict[str, str]:
     return {alias: cause for cause, rule in rules().items() for alias in rule.aliases}
@@ -33,7 +71,9 @@ def _aliases() -> dict[str, str]:
 
 def find(cause: str) -> Rule:
     """The rule of a cause id or an old alias of it. Raises `DstuneError` with close ids."""
-    found = rules().get(cause) or rules().get(_aliases().get(cause, ""))
+    if cause in _packed():
+        return rules()[cause]
+    found = rules().get(_aliases().get(cause, ""))
     if found is None:
         import difflib
 

@@ -12,6 +12,7 @@ from dstune.errors import DstuneError
 from dstune.lang import say
 from dstune.model import Plan
 
+R1 = "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"
 _ROW = {
     "context": "max_model_len", "utilization": "gpu_memory_utilization", "max_num_seqs": "max_num_seqs", "batched_tokens": "max_num_batched_tokens",
     "attention": "attn", "cache": "cache", "kv_dtype": "kv_cache_dtype",
@@ -24,9 +25,14 @@ _ROW = {
         "某个固定配置的显存与速度，逐项列出。不搜索，也不下载。",
     )
 )
-@click.option("--gpu", help=say("Card, as people or NVML name it.", "显卡名。"))
+@click.option("--gpu", help=say("Card, as people or NVML name it; this host's without it.", "显卡名；不给则用本机的。"))
 @click.option("--gpus", type=click.IntRange(1, 16), default=1, show_default=True, help=say("How many of them.", "显卡数量。"))
-@click.option("--model", help=say("Catalogue id, or a folder with config.json.", "目录里的模型名，或含 config.json 的文件夹。"))
+@click.option(
+    "--model",
+    default=R1,
+    show_default=True,
+    help=say("Catalogue id, or a folder with config.json.", "目录里的模型名，或含 config.json 的文件夹。"),
+)
 @click.option(
     "--engine",
     type=click.Choice(["transformers", "vllm", "llama.cpp", "sglang"]),
@@ -73,12 +79,6 @@ _ROW = {
 def command(explain: bool, jsonl: bool, as_json: bool, **options: Any) -> int:
     if jsonl:
         return stream()
-    if not options["gpu"] or not options["model"]:
-        raise DstuneError(
-            say("estimate needs --gpu and --model", "estimate 需要 --gpu 和 --model"),
-            "",
-            "dstune estimate --gpu t4 --model deepseek-r1:1.5b",
-        )
     plan = one(options)
     if explain and not as_json:
         from dstune.report.plan import plan_text
@@ -102,10 +102,16 @@ def one(options: dict[str, Any]) -> Plan:
         flags["enforce_eager"] = True
     if options["gpu_layers"] is not None:
         flags["ngl"] = options["gpu_layers"]
+    card, memory_mib = options["gpu"], None
+    if not card:
+        from dstune.cli.recommend import host_card
+
+        board, _, options["others"], _ = host_card(command="estimate")
+        card, memory_mib = board.id, board.memory_mib
     model, engine, version = models.get(options["model"]), options["engine"], options["engine_version"]
     text = options["quant"] or options["dtype"] or ("Q4_K_M" if engine == "llama.cpp" else "")
     row = {
-        "engine": engine, "engine_version": version, "gpu": options["gpu"], "n_gpus": options["gpus"], "model": options["model"],
+        "engine": engine, "engine_version": version, "gpu": card, "n_gpus": options["gpus"], "model": options["model"],
         "dtype_or_quant": text, "batch_or_concurrency": options["concurrency"], "input_tokens": options["prompt"],
         "output_tokens": options["output"], "flags": flags,
     }  # fmt: skip
@@ -114,10 +120,21 @@ def one(options: dict[str, Any]) -> Plan:
         from dstune.plan.quant import parse
 
         ask = replace(ask, dtype=parse(options["dtype"])[0])
-    ask = with_card_dtype(ask)
+    ask = with_card_dtype(replace(ask, others_mib=options.get("others") or 0.0))
+    if memory_mib:
+        ask = replace(ask, gpu=replace(ask.gpu, memory_mib=memory_mib))
     mem = memory(ask)
     room = mem.room_mib
     notes = [_room(room, ask.total)]
+    longest = ask.max_len or model.context
+    if engine == "vllm" and mem.kv_tokens is not None and mem.kv_tokens < longest:
+        en = f"vLLM refuses to start: one sequence of {longest:,} tokens does not fit the pool of {mem.kv_tokens:,.0f}; lower --context."
+        notes.append(
+            {
+                "en": en,
+                "zh": f"vLLM 会拒绝启动：{longest:,} token 的序列放不进 {mem.kv_tokens:,.0f} 的缓存池；请降低 --context。",
+            }
+        )
     if not text and engine == "transformers" and checkpoint_dtype(model, engine, version) == "float32":
         notes.append(
             {

@@ -116,7 +116,7 @@ def _is_path(model: str) -> bool:
     return os.path.exists(model)
 
 
-def host_card(evidence: Evidence | None = None) -> tuple[Gpu, int, float, str]:
+def host_card(evidence: Evidence | None = None, command: str = "recommend") -> tuple[Gpu, int, float, str]:
     """This host's card (or the evidence's), how many of its kind, the MiB taken on the fullest of them, the driver's CUDA.
 
     Raises `UnobservableError` where there is none.
@@ -133,7 +133,7 @@ def host_card(evidence: Evidence | None = None) -> tuple[Gpu, int, float, str]:
         raise UnobservableError(
             say("no GPU seen here", "本机没有看到显卡"),
             gap.reason if gap else say("NVML lists none", "NVML 未列出任何显卡"),
-            "dstune recommend --gpu 4090",
+            f"dstune {command} --gpu 4090",
         )
     facts = {(f.subject, f.name): f.value for f in evidence.facts}
     subject, name = names[0].subject, str(names[0].value)

@@ -66,14 +66,18 @@ def _line(part: str, size: float, formula: str, source: str) -> MemoryLine:
     return MemoryLine(part, size / MIB, formula, source)
 
 
-def _weight_lines(w: Weights, share: float, note: str = "") -> list[MemoryLine]:
+def _weight_lines(m: ModelSpec, w: Weights, share: float, note: str = "") -> list[MemoryLine]:
     parts = (
-        ("weights: embedding", w.embedding),
-        ("weights: layers", w.body),
-        ("weights: output head", w.head),
-        ("weights: other towers", w.other),
+        ("weights: embedding", w.embedding, m.embedding),
+        ("weights: layers", w.body, m.body),
+        ("weights: output head", w.head, m.head or m.output),
+        ("weights: other towers", w.other, m.params - m.text),
     )
-    return [_line(part, size * share, w.formula + note, w.source) for part, size in parts if size]
+    return [
+        _line(part, size * share, f"{count:,} x {8 * size / count:.4g} bit{note}", w.source)
+        for part, size, count in parts
+        if size
+    ]
 
 
 def memory(ask: Ask) -> Memory:
@@ -136,7 +140,7 @@ def _transformers(ask: Ask) -> Memory:
         _line(
             "CUDA context", physics.value("common", "context") * MIB, "measured constant", physics.source("common", "context")
         ),
-        *_weight_lines(w, 1.0 if not ask.layers_on_cpu else held / w.total),
+        *_weight_lines(m, w, 1.0 if not ask.layers_on_cpu else held / w.total),
         _line(
             "KV cache", kv, f"{m.kv_width} x {m.kv_layers} layers x {kv_width:g} B x {ask.batch} x tokens", "shape of the model"
         ),
@@ -189,7 +193,7 @@ def _vllm(ask: Ask) -> Memory:
             "measured constant, outside vLLM's budget",
             physics.source("common", "context"),
         ),
-        *_weight_lines(w, share, f", / {tp} GPUs" if tp > 1 else ""),
+        *_weight_lines(m, w, share, f", / {tp} GPUs" if tp > 1 else ""),
         _line(
             "KV cache pool",
             max(0.0, blocks * block * per_token),
@@ -247,7 +251,7 @@ def _sglang(ask: Ask) -> Memory:
         _line(
             "CUDA context", physics.value("common", "context") * MIB, "measured constant", physics.source("common", "context")
         ),
-        *_weight_lines(w, 1 / tp, f", / {tp} GPUs" if tp > 1 else ""),
+        *_weight_lines(m, w, 1 / tp, f", / {tp} GPUs" if tp > 1 else ""),
         _line("KV cache pool", tokens * per_token, f"{tokens:,} tokens x {per_token:,.0f} B", "rest of mem_fraction_static"),
         _line(
             "graphs and activations",

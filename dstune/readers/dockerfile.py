@@ -122,8 +122,8 @@ def read(document: Document) -> Iterator[Fact | Gap]:
         image = images.parse(base)
         command = next((s for s in reversed(final) if s.name == "CMD"), None)
         if image is not None and image.program and command is not None and not any(s.name == "ENTRYPOINT" for s in final):
-            words = _argv(command)
-            if words and recognise(words)[0] == image.engine:
+            argv = _argv(command)
+            if argv and recognise(argv)[0] == image.engine:
                 yield fact("repeats_entrypoint", image.program, command.line, "docker")
 
 

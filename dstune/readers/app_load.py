@@ -402,7 +402,7 @@ def _workers(seen: Seen) -> Iterator[Fact]:
     for call in seen.index.calls():
         if call.name.endswith(("uvicorn.run", "uvicorn.Config", ".app.run", "serve")) or call.name in ("uvicorn.run",):
             count = seen.value(call.keywords, "workers", "processes")
-            if isinstance(count, int) and count > 1 and seen.loads:
+            if isinstance(count, int) and count > 1 and (seen.loads or seen.snippet):
                 yield seen.smell("workers", call.keywords.get("workers", call.node), count)
 
 

@@ -130,7 +130,7 @@ def _llamacpp(best: Candidate, wish: Wish) -> Iterator[Setting]:
     slots = max(1, ask.parallel)
     yield Setting(
         "llamacpp.ctx_size", ask.max_len * slots,
-        _t(f"{slots} slots of {ask.max_len:,} tokens share it", f"{slots} 个槽位各 {ask.max_len:,} token 共用"), "llama.cpp server README",
+        _t(f"{slots} slot{'s' * (slots > 1)} of {ask.max_len:,} tokens", f"{slots} 个槽位各 {ask.max_len:,} token 共用"), "llama.cpp server README",
     )  # fmt: skip
     yield Setting("llamacpp.parallel", slots, _t("requests at once", "并发请求数"), "llama.cpp server README")
     if ask.attention == "on":
@@ -224,10 +224,9 @@ def _formats(best: Candidate, found: list[Candidate], wish: Wish) -> Iterator[Re
             (c for c in found if c.tier == 0 and c.ask.engine == ask.engine), key=lambda c: c.speed.decode, default=None
         )
         if plain is None:
-            en = f"weights alone take {full:.1f} GiB; {ask.total / 1024:.1f} GiB are visible to CUDA, less context, buffers and cache"
-            yield Rejected(
-                "16 bit", _t(en, f"仅权重就要 {full:.1f} GiB；CUDA 可见 {ask.total / 1024:.1f} GiB，还要除去上下文、缓冲和缓存")
-            )
+            room = min(wish.limit_mib or ask.total, ask.total - wish.others_mib) / 1024
+            en = f"weights alone take {full:.1f} GiB; {room:.1f} GiB are to be had, less context, buffers and cache"
+            yield Rejected("16 bit", _t(en, f"仅权重就要 {full:.1f} GiB；可用 {room:.1f} GiB，还要除去上下文、缓冲和缓存"))
         else:
             step = plain.speed.step.total * 1e3
             en = f"{step:.1f} ms between tokens, first token {plain.speed.ttft_ms:.0f} ms: it misses the limits that were set"

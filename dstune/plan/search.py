@@ -27,6 +27,7 @@ from dstune.plan.fit import (
     fits,
     newest_vllm,
     scheme_reason,
+    torch_build,
 )
 from dstune.plan.launch import gguf_repo, launch, quantised_repo
 from dstune.plan.memory import Memory, graph_bytes, memory
@@ -99,6 +100,8 @@ def recommend(wish: Wish) -> Plan:
         if cuda and not wish.driver_cuda:
             en = f"vLLM {best.ask.version} wheels carry CUDA {cuda}: they need driver {driver} or newer (Linux)."
             notes.append(_text(en, f"vLLM {best.ask.version} 安装包自带 CUDA {cuda}，需要 {driver} 或更新的驱动（Linux）。"))
+    if best.ask.engine == "transformers" and (build := torch_build(wish.gpu)):
+        notes.append(_text(f"Newest torch with code for this card: {build}.", f"含该卡代码的最新 torch：{build}。"))
     if wish.gpu.confidence == "low":
         notes.append(_text("The datasheet row of this card is of low confidence.", "这张卡的规格数据可信度较低。"))
     return Plan(
@@ -302,7 +305,9 @@ def _nothing(wish: Wish) -> DstuneError:
         return DstuneError(
             say(f"no engine for {wish.gpu.label}", f"没有引擎支持 {wish.gpu.label}"),
             say(reasons[0]["en"], reasons[0]["zh"]),
-            say("try another card, or --engine llama.cpp", "换一张卡，或试 --engine llama.cpp"),
+            say("try another card, or --engine llama.cpp", "换一张卡，或试 --engine llama.cpp")
+            if wish.gpu.supported and wish.engine != "auto"
+            else say("try another card", "请换一张卡"),
         )
     least = _least_mib(wish)
     free = min(wish.limit_mib or visible_mib(wish.gpu), visible_mib(wish.gpu) - wish.others_mib)

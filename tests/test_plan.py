@@ -177,3 +177,35 @@ def test_no_card_says_how_to_go_on():
         host_card(Evidence())
     assert caught.value.next == "dstune recommend --gpu 4090"
     assert caught.value.code == Exit.UNOBSERVABLE
+
+
+def test_pascal_is_not_told_to_compile():
+    """Triton needs compute capability 7.0: no static cache there, and none promised."""
+    p = plan("p40", engine="transformers")
+    assert value(p, "generate.cache_implementation") is None
+    assert why_not(plan("p40"), "transformers generate") is not None
+    assert "static" not in why_not(plan("p40"), "transformers generate")
+
+
+@pytest.mark.parametrize("engine", ["vllm", "llama.cpp", "transformers", "sglang"])
+def test_every_engine_can_be_asked_for(engine):
+    p = plan("l4", engine=engine)
+    assert p.engine == engine
+    assert R1 in p.launch or "GGUF" in p.launch
+
+
+def test_chinese_text_is_whole():
+    from dstune import lang
+
+    before = lang.current()
+    lang.use("zh")
+    try:
+        from dstune.report.plan import plan_text
+        from dstune.report.text import cells
+
+        text = plan_text(plan("rtx-3060-12gb"), explain=True)
+    finally:
+        lang.use(before)
+    assert "显存" in text
+    assert "未采用" in text
+    assert max(cells(line) for line in text.splitlines()) <= 80

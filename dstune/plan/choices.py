@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dstune.model import Rejected, Setting, Text
 from dstune.plan import physics
 from dstune.plan.ask import MIB
-from dstune.plan.fit import dtype_reason, engine_reason, flash2_reason, fp8_native, newest_vllm
+from dstune.plan.fit import can_compile, dtype_reason, engine_reason, flash2_reason, fp8_native, newest_vllm
 from dstune.plan.memory import kv_per_token
 from dstune.plan.quant import weights
 from dstune.plan.speed import decode_step, roofline_share, speed
@@ -278,25 +278,31 @@ def _loop(best: Candidate) -> Iterator[Rejected]:
     """The plain generate loop: what a small model reaches in it."""
     if best.ask.gpu.vendor != "NVIDIA" or engine_reason("transformers", best.ask.gpu):
         return
+    if best.ask.engine == "transformers" and best.ask.cache == "dynamic":
+        return
     scheme = best.ask.scheme if best.ask.engine != "llama.cpp" else ""
     loop = replace(best.ask, engine="transformers", version="", cache="dynamic", scheme=scheme, batch=1, gpus=1, eager=False)
     step = decode_step(loop, 1, loop.prompt)
     share = roofline_share(loop, 1, loop.prompt)
-    static = decode_step(replace(loop, cache="static"), 1, loop.prompt)
     why = (
         ("the host's launches, not the card, set the pace", "瓶颈是主机发起内核，而不是显卡")
         if step.host > step.gpu
         else ("the card's memory sets the pace", "瓶颈是显存带宽")
     )
-    own = best.ask.engine == "transformers"
+    rates_en, rates_zh = [], []
+    if can_compile(loop.gpu):
+        static = 1 / decode_step(replace(loop, cache="static"), 1, loop.prompt).total
+        rates_en.append(f"a static cache reaches {static:.0f}")
+        rates_zh.append(f"静态缓存可达 {static:.0f}")
+    if best.ask.engine != "transformers":
+        own = 1 / decode_step(best.ask, 1, loop.prompt).total
+        rates_en.append(f"{best.ask.engine} {'reaches ' * (not rates_en)}{own:.0f}")
+        rates_zh.append(f"{best.ask.engine} 可达 {own:.0f}")
     yield Rejected(
         "transformers generate, dynamic cache",
         _t(
-            f"{1 / step.total:.0f} tok/s, {share:.0%} of what the memory bandwidth allows: {why[0]}; "
-            f"a static cache reaches {1 / static.total:.0f}"
-            + ("" if own else f", {best.ask.engine} {1 / decode_step(best.ask, 1, loop.prompt).total:.0f}"),
-            f"{1 / step.total:.0f} tok/s，仅为带宽上限的 {share:.0%}：{why[1]}；静态缓存可达 {1 / static.total:.0f}"
-            + ("" if own else f"，{best.ask.engine} 可达 {1 / decode_step(best.ask, 1, loop.prompt).total:.0f}"),
+            f"{1 / step.total:.0f} tok/s, {share:.0%} of what the memory bandwidth allows: {why[0]}; {', '.join(rates_en)}",
+            f"{1 / step.total:.0f} tok/s，仅为带宽上限的 {share:.0%}：{why[1]}；{'，'.join(rates_zh)}",
         ),
     )
 

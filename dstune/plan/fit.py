@@ -126,6 +126,11 @@ def fp8_native(gpu: Gpu) -> bool:
     return gpu.cc >= _FP8_NATIVE
 
 
+def can_compile(gpu: Gpu) -> bool:
+    """Whether torch.compile has a back end here (its warning: Triton needs compute capability 7.0)."""
+    return gpu.vendor != "NVIDIA" or gpu.cc >= (7, 0)
+
+
 def flash2_reason(gpu: Gpu) -> Text | None:
     """Why FlashAttention-2 does not run here, or None."""
     if gpu.vendor == "NVIDIA" and gpu.cc < _FA2:

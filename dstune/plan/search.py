@@ -21,6 +21,7 @@ from dstune.plan.choices import rejected, settings
 from dstune.plan.estimate import predictions
 from dstune.plan.fit import (
     HARDWARE_MARGIN_MIB,
+    can_compile,
     driver_floor,
     dtype_reason,
     engine_reason,
@@ -196,7 +197,7 @@ def shape(engine: str, version: str, scheme: str, cards: int, wish: Wish) -> Ask
     if engine == "llama.cpp":
         attention = "on" if wish.gpu.cc >= (7, 0) or wish.gpu.vendor == "AMD" else ""
         return replace(ask, attention=attention, parallel=batch, split="layer" if cards > 1 else "")
-    static = batch <= 8 and not ask.scheme.startswith("bnb")
+    static = batch <= 8 and not ask.scheme.startswith("bnb") and can_compile(wish.gpu)
     return replace(ask, cache="static" if static else "dynamic", attention="sdpa")
 
 

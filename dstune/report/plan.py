@@ -157,6 +157,9 @@ def _command(text: str) -> str:
 def _call(text: str) -> str:
     """A Python call broken after its commas."""
     out, line = [], " "
+    head, bracket, rest = text.partition("(")
+    if bracket and cells(text.split(", ")[0]) > WIDTH - 4:
+        out, line, text = [f"  {head}("], "     ", rest
     for word in text.split(", "):
         if cells(line) + cells(word) > WIDTH - 4 and line.strip():
             out.append(line)

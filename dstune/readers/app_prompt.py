@@ -100,7 +100,11 @@ def _template(seen: Seen) -> Iterator[Fact]:
             ]
             if piped:
                 yield seen.smell("prompt_without_template", piped[0].call.node)
-    if what.chat is False and any(isinstance(n, ast.Attribute) and n.attr == "apply_chat_template" for n in seen.index.nodes):
+    if (
+        what.chat is False
+        and not seen.frameworks & {"peft", "trl", "unsloth"}
+        and any(isinstance(n, ast.Attribute) and n.attr == "apply_chat_template" for n in seen.index.nodes)
+    ):
         at = next(n for n in seen.index.nodes if isinstance(n, ast.Attribute) and n.attr == "apply_chat_template")
         if not any(isinstance(n, ast.keyword) and n.arg == "chat_template" for n in seen.index.nodes) and not any(
             isinstance(n, ast.Attribute) and n.attr == "chat_template" for n in seen.index.nodes

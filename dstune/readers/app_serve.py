@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import builtins
+import re
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -229,6 +231,26 @@ def _chatbot(seen: Seen, function: ast.AST) -> Iterator[Fact]:
             yield seen.smell("chatbot_gets_text", node)
 
 
+def _torn_out(seen: Seen, events: list[Handler]) -> bool:
+    """Whether a few lines call a model or a function that is nowhere in them."""
+    known = {*seen.index.functions, *seen.index.imports, *dir(builtins), *(name for _, name in seen.index.assigned)}
+    for handler in events:
+        for node in ast.walk(handler.function):
+            if isinstance(node, ast.Call):
+                root: ast.AST = node.func
+                while isinstance(root, ast.Attribute):
+                    root = root.value
+                if (
+                    isinstance(root, ast.Name)
+                    and root.id not in known
+                    and re.search(
+                        r"(?i)llm|model|chain|agent|rag|client|generat|chat|infer|predict|answer|ask", ast.unparse(node.func)
+                    )
+                ):
+                    return not seen.index.is_parameter(root.id, node)
+    return False
+
+
 def _concurrency(seen: Seen) -> Iterator[Fact]:
     """Gradio events that answer, without any limit set: one call at a time."""
     events = [h for h in seen.handlers if h.kind in ("gradio", "chat")]
@@ -249,6 +271,6 @@ def _concurrency(seen: Seen) -> Iterator[Fact]:
     posts = any(c.name in ("requests.post", "httpx.post") or c.name.endswith((".post", ".stream")) for c in seen.index.calls())
     local = local or bool(seen.loads) or any(seen.index.kind(c.node) == "llama" for c in seen.index.calls())
     where = "remote" if remote else "local" if local else "remote" if posts else "unknown"
-    if where == "unknown" and sum(bool(line.strip()) for line in seen.source.lines) <= 15:
+    if where == "unknown" and sum(bool(line.strip()) for line in seen.source.lines) <= 15 and _torn_out(seen, events):
         where = "fragment"
     yield seen.smell("gradio_one_at_a_time", at, where)

@@ -23,7 +23,7 @@ def write(text: str, settings: Mapping[str, Value]) -> str:
     yaml = YAML(typ="rt")
     yaml.preserve_quotes = True
     yaml.width = 4096
-    yaml.indent(**_indents(text))
+    yaml.indent(**indents(text))
     tree = yaml.load(text)
     services = tree.get("services") if isinstance(tree, dict) else None
     if not isinstance(services, dict):
@@ -47,7 +47,7 @@ def write(text: str, settings: Mapping[str, Value]) -> str:
     return out.getvalue()
 
 
-def _indents(text: str) -> dict[str, int]:
+def indents(text: str) -> dict[str, int]:
     """How the file indents: mappings, and lists under their key."""
     mapping = re.search(r"(?m)^services:\s*(?:#.*)?\n(?:\s*(?:#.*)?\n)*( +)\S", text)
     step = len(mapping[1]) if mapping else 2

@@ -19,7 +19,7 @@ from dstune.readers.launch import Launch, launches, recognise
 from dstune.readers.shell import Word
 from dstune.readers.write import into_command, spoken
 
-_KNOWN = frozenset((
+INSTRUCTIONS = frozenset((
     "FROM", "RUN", "CMD", "LABEL", "MAINTAINER", "EXPOSE", "ENV", "ADD", "COPY", "ENTRYPOINT", "VOLUME", "USER", "WORKDIR", "ARG", "ONBUILD", "STOPSIGNAL",
     "HEALTHCHECK", "SHELL",
 ))  # fmt: skip
@@ -139,7 +139,7 @@ def _form(everything: list[Step], fact: object) -> Iterator[Fact]:
     """Lines that are no instruction: a RUN that ended too early."""
     previous: Step | None = None
     for step in everything:
-        if step.name not in _KNOWN:
+        if step.name not in INSTRUCTIONS:
             if previous is not None and previous.name == "RUN":
                 yield fact(
                     "broken_run", f"{step.name} {step.args}"[:60].lower() if step.name.isupper() else step.name, step.line

@@ -10,7 +10,7 @@ from dstune.catalog.vocabulary import Term, terms, to_number
 from dstune.errors import RecipeError
 from dstune.expr import parse
 from dstune.model import Document, Evidence, Fix, Value, family_of
-from dstune.readers import READERS, app_edit
+from dstune.readers import READERS, app_edit, text_edit
 from dstune.readers.app_edit_context import Context
 from dstune.readers.app_edit_notebook import in_cells, is_notebook
 
@@ -76,6 +76,8 @@ def fixed(document: Document, fix: Fix, context: Context) -> str | None:
         return in_cells(document.text, lambda code: _program(code, fix, values, context))
     if document.kind == "app":
         return _program(document.text, fix, values, context)
+    if fix.edit in text_edit.EDITS:
+        return text_edit.edited(document.kind, document.text, fix.edit)
     if fix.edit or not values or document.kind not in READERS:
         return None
     module = importlib.import_module(READERS[document.kind])
@@ -118,6 +120,8 @@ def source(value: Value) -> str | None:
 def suits(document: Document, fix: Fix, evidence: Evidence) -> bool:
     """Whether a document is a place for a fix: a program for code, else a file in which settings of its engine were read."""
     families = {key.partition(".")[0] for key in fix.set}
+    if fix.edit in text_edit.EDITS:
+        return document.kind in text_edit.EDITS[fix.edit][0]
     if document.kind == "app":
         return bool(fix.edit) or bool(families & CODE) or _reads(evidence, document.path, families)
     if fix.edit or families & CODE:

@@ -17,11 +17,21 @@ from dstune.readers.app_source import source_of
 _PINNED = re.compile(
     r"(?<![\w-])(transformers|gradio|torch|vllm|openai|accelerate)(?:\[[\w,]*\])?\s*(==|>=|~=)\s*(\d+(?:\.\d+)*)", re.I
 )
+LARGEST = 2 << 20
+"""A program of 450 kB takes 1.7 s of CPU; nobody writes 2 MB by hand."""
 SMELLS = (app_load.smells, app_generate.smells, app_serve.smells, app_client.smells)
 
 
 def read(document: Document) -> Iterable[Fact | Gap]:
     """Settings, `app.*` facts and gaps of one program, each fact once per line."""
+    if len(document.text) > LARGEST:
+        yield Gap(
+            "app",
+            "*",
+            f"{document.path} is too long for a program ({len(document.text) >> 20} MB)",
+            "give the file that loads and serves the model",
+        )
+        return
     source = source_of(document)
     for first, last in source.lost:
         yield Gap("app", "*", f"{document.path}:{first}-{last} is no Python that can be parsed", "give the whole file")
@@ -42,26 +52,6 @@ def _about(seen: Seen) -> Iterator[Fact]:
     """What kind of program this is."""
     yield seen.fact("app", "complete", seen.complete, 0)
     yield seen.fact("app", "client_only", seen.client_only, 0)
-    known = (
-        "transformers",
-        "torch",
-        "gradio",
-        "fastapi",
-        "flask",
-        "streamlit",
-        "vllm",
-        "openai",
-        "llama_cpp",
-        "chainlit",
-        "langchain_openai",
-        "requests",
-        "httpx",
-        "modelscope",
-        "unsloth",
-    )
-    used = [k for k in known if k in seen.frameworks]
-    if used:
-        yield seen.fact("app", "frameworks", used, 0)
     for name, sign, version in _PINNED.findall(seen.source.requirements):
         # a lower bound decides only what newer versions do
         if sign in ("==", "~=") or version.split(".")[0] >= "5":

@@ -47,6 +47,8 @@ class Names:
         self.lambdas: list[ast.Lambda] = []
         self.nodes: list[ast.AST] = []
         self.globals: dict[ast.AST, set[str]] = {}
+        self._called: dict[str, list[ast.Call]] = {}
+        self._defaults: dict[tuple[ast.AST, str], Any] = {}
         self._kinds: dict[tuple[int, int | None], str] = {}
         for tree in source.trees:
             self._walk(tree)
@@ -82,6 +84,8 @@ class Names:
                     self.modules.add(module)
                 for alias in names:
                     self.imports[alias.asname or alias.name] = f"{module or ''}.{alias.name}".lstrip(".")
+            case ast.Call(func=ast.Name(id=called) | ast.Attribute(attr=called)):
+                self._called.setdefault(called, []).append(node)
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 self.functions.setdefault(node.name, []).append(node)
             case ast.Lambda():
@@ -311,33 +315,26 @@ class Names:
             p.arg: d for p, d in zip(positional[len(positional) - len(a.defaults) :], a.defaults, strict=True)
         }
         defaults.update({p.arg: d for p, d in zip(a.kwonlyargs, a.kw_defaults, strict=True) if d is not None})
-        given = self._given(scope, name, [p.arg for p in positional])
-        if given:
-            values = [self.const(g, depth - 1) for g in given]
-            return values[0] if all(v == values[0] for v in values) else MISSING
-        return self.const(defaults.get(name), depth - 1)
+        key = (scope, name)
+        if key not in self._defaults:
+            self._defaults[key] = MISSING  # a function that hands its parameter on to itself gives no constant
+            values = [self.const(g, depth - 1) for g in self._given(scope, name, [p.arg for p in positional])]
+            same = bool(values) and all(v == values[0] for v in values)
+            self._defaults[key] = (values[0] if same else MISSING) if values else self.const(defaults.get(name), depth - 1)
+        return self._defaults[key]
 
     def _given(self, function: Function, name: str, order: list[str]) -> list[ast.expr]:
         """What calls in this file pass for a parameter."""
-        found = []
+        found: list[ast.expr] = []
         place = order.index(name) - (order[0] in ("self", "cls")) if name in order else -1
-        for node in self.nodes:
-            if isinstance(node, ast.Call):
-                called = (
-                    node.func.id
-                    if isinstance(node.func, ast.Name)
-                    else node.func.attr
-                    if isinstance(node.func, ast.Attribute)
-                    else ""
-                )
-                if called == function.name or (function.name == "__init__" and self._constructs(node, function)):
-                    found += [k.value for k in node.keywords if k.arg == name]
-                    found += node.args[place : place + 1] if place >= 0 else []
-        return found
-
-    def _constructs(self, node: ast.Call, function: Function) -> bool:
         above = self.parent.get(function)
-        return isinstance(above, ast.ClassDef) and isinstance(node.func, ast.Name) and node.func.id == above.name
+        names = [function.name]
+        if function.name == "__init__" and isinstance(above, ast.ClassDef):
+            names = [above.name]
+        for node in (n for called in names for n in self._called.get(called, ())):
+            found += [k.value for k in node.keywords if k.arg == name]
+            found += node.args[place : place + 1] if place >= 0 else []
+        return found
 
     def kind(self, node: ast.AST | None, index: int | None = None, depth: int = 12) -> str:
         """What an expression holds; `app_index.Index` knows."""

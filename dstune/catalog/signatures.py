@@ -15,6 +15,7 @@ from dstune.catalog.rules import parts, rule_of
 from dstune.errors import RecipeError
 
 MIN_LITERAL = 4
+_NEGATED = re.compile(r"\[\^(?:\\.|[^\]\\])*\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +34,9 @@ class Signature:
 
     @property
     def multiline(self) -> bool:
-        """Whether the expression reaches over line ends."""
-        return r"\n" in self.pattern or r"\s\S" in self.pattern or "(?s" in self.pattern
+        """Whether the expression reaches over line ends (`[^\\n]` does not)."""
+        plain = _NEGATED.sub("", self.pattern)
+        return r"\n" in plain or r"\s\S" in plain or "(?s" in plain
 
 
 @cache

@@ -34,20 +34,23 @@ class Scanner:
         import ahocorasick_rs
 
         self.rows = list(rows)
+        self._over_lines = [row.multiline for row in self.rows]
         wanted: dict[str, list[int]] = {}
         for number, row in enumerate(self.rows):
             for literal in row.literals:
                 wanted.setdefault(literal, []).append(number)
         self._of = list(wanted.values())
+        self._literals_of: dict[int, list[int]] = {}
+        for index, numbers in enumerate(self._of):
+            for number in numbers:
+                self._literals_of.setdefault(number, []).append(index)
         self._automaton = (
             ahocorasick_rs.AhoCorasick(list(wanted), matchkind=ahocorasick_rs.MatchKind.Standard) if wanted else None
         )
-        self._patterns: dict[int, re.Pattern[str]] = {}
+        self._patterns: list[re.Pattern[str] | None] = [None] * len(self.rows)
 
     def _pattern(self, number: int) -> re.Pattern[str]:
-        found = self._patterns.get(number)
-        if found is None:
-            found = self._patterns[number] = re.compile(self.rows[number].pattern, re.MULTILINE)
+        found = self._patterns[number] = re.compile(self.rows[number].pattern, re.MULTILINE)
         return found
 
     def scan(self, blocks: Iterable[tuple[int, str]], kind: str, source: str) -> tuple[list[Hit], list[Fact]]:
@@ -56,47 +59,52 @@ class Scanner:
         facts: dict[tuple[str, str, Any], Fact] = {}
         counts = [0] * len(self.rows)
         seen: set[tuple[int, int]] = set()
+        waiting = [list(numbers) for numbers in self._of]  # rows that still want hits, by literal
         if self._automaton is None:
             return hits, []
         for first, text in blocks:
-            position, line = 0, first
+            position, line, begin, end, content = 0, first, 0, -1, ""
+            tried: set[int] = set()
             for literal, start, _ in self._automaton.find_matches_as_indexes(text, overlapping=True):
-                line += text.count("\n", position, start) if start >= position else -text.count("\n", start, position)
-                position = start
-                for number in self._of[literal]:
-                    row = self.rows[number]
-                    if (counts[number] >= KEEP and row.cause) or (number, line) in seen:
+                numbers = waiting[literal]
+                if not numbers:
+                    continue
+                if not begin <= start <= end:
+                    line += text.count("\n", position, start) if start >= position else -text.count("\n", start, position)
+                    position = start
+                    begin, end = text.rfind("\n", 0, start) + 1, _line_end(text, start)
+                    content = text[begin : min(end, begin + 20_000)]
+                    tried.clear()
+                for number in numbers:
+                    if number in tried:
                         continue
-                    found = self._search(number, row, text, start)
+                    tried.add(number)
+                    over_lines = self._over_lines[number]
+                    pattern = self._patterns[number] or self._pattern(number)
+                    if over_lines:
+                        found = pattern.search(text, max(0, begin - _WINDOW), min(len(text), end + _WINDOW))
+                    else:
+                        found = pattern.search(content)
                     if found is None:
                         continue
-                    where = line
-                    if row.multiline:
+                    row, where, whole = self.rows[number], line, content
+                    if over_lines:
                         where = first + text.count("\n", 0, found.start())
+                        whole = text[text.rfind("\n", 0, found.start()) + 1 : _line_end(text, found.start())]
                     if (number, where) in seen:
                         continue
                     seen.add((number, where))
                     if len(seen) > 200_000:
                         seen.clear()
                     counts[number] += 1
-                    whole = (
-                        text[text.rfind("\n", 0, found.start()) + 1 : _line_end(text, found.start())]
-                        if row.multiline
-                        else found.string
-                    )
-                    if row.cause:
-                        hits.append(
-                            Hit(row.cause, row.way, row.part, kind, source, where, shown(whole), values(found.groupdict()))
-                        )
-                    else:
+                    if not row.cause:
                         _keep(facts, log_facts()[row.way], found.groupdict(), source, where, whole)
+                        continue
+                    hits.append(Hit(row.cause, row.way, row.part, kind, source, where, shown(whole), values(found.groupdict())))
+                    if counts[number] >= KEEP:
+                        for index in self._literals_of[number]:
+                            waiting[index] = [n for n in waiting[index] if n != number]
         return hits, list(facts.values())
-
-    def _search(self, number: int, row: Signature, text: str, start: int) -> re.Match[str] | None:
-        begin, end = text.rfind("\n", 0, start) + 1, _line_end(text, start)
-        if not row.multiline:
-            return self._pattern(number).search(text[begin : min(end, begin + 20_000)])
-        return self._pattern(number).search(text, max(0, begin - _WINDOW), min(len(text), end + _WINDOW))
 
 
 def _line_end(text: str, start: int) -> int:

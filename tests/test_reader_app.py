@@ -122,6 +122,7 @@ NEAR = {
     "half afterwards": 'from transformers import AutoModelForCausalLM\nm = AutoModelForCausalLM.from_pretrained("a/b").half().cuda()\n',
     "guarded content": 'for chunk in stream:\n    piece = chunk.choices[0].delta.content\n    if piece is not None:\n        text += piece\n',
     "or empty": 'for chunk in stream:\n    print(chunk.choices[0].delta.content or "", end="")\n',
+    "llama.cpp takes both": 'from openai import OpenAI\nc = OpenAI(base_url="http://127.0.0.1:8080", api_key="x")\n',
     "hosted api": 'from openai import OpenAI\nc = OpenAI(base_url="https://api.deepseek.com", api_key=key)\n',
     "no_grad by a decorator": 'import torch\n@torch.no_grad()\ndef step(x):\n    return model(x)\n',
     "no_grad around the caller": 'import torch\ndef step(x):\n    return model(x)\ndef run(x):\n    with torch.inference_mode():\n        return step(x)\n',

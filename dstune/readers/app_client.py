@@ -10,6 +10,8 @@ from dstune.model import Fact
 from dstune.readers.app_seen import Seen
 
 _URL = re.compile(r"^(?P<scheme>https?)://(?P<host>\[[^\]]+\]|[^/:\s]+)(?::(?P<port>\d+))?(?P<path>/[^?\s]*)?$")
+ROOT_TOO = ("8080", "4000")
+"""Usual ports of servers that take the routes without /v1 too: llama.cpp and the LiteLLM proxy."""
 _LOCAL = re.compile(
     r"^(?:localhost|127\.\d+\.\d+\.\d+|0\.0\.0\.0|\d+\.\d+\.\d+\.\d+|\[::1?\]|host\.docker\.internal|[a-z][a-z0-9_-]*)$", re.I
 )
@@ -55,7 +57,7 @@ def _address(seen: Seen, url: str, node: ast.expr) -> Iterator[Fact]:
     if not found:
         return
     local = bool(_LOCAL.match(found["host"]))
-    if (found["path"] or "/") == "/" and (local or found["port"]):
+    if (found["path"] or "/") == "/" and (local or found["port"]) and found["port"] not in ROOT_TOO:
         yield seen.smell("base_url_without_v1", node, _shown(found))
     if local and not found["port"] and found["scheme"] == "http" and re.match(r"localhost|127\.|0\.0\.0\.0|\[", found["host"]):
         yield seen.smell("base_url_without_port", node, _shown(found))

@@ -101,8 +101,12 @@ def _judge(rule: Rule, evidence: Evidence, view: View, hits: dict[int, dict[int,
         return None, open_
     if rule.consequence and best.confidence != "low":
         best = replace(best, confidence="low")
+    placed = {c.source for c in cites if c.line is not None}
+    shown = [
+        c for c in cites if c.line is not None or c.source not in placed
+    ]  # a remark on a whole file adds nothing to its line
     return replace(
-        best, evidence=tuple(sorted(cites, key=lambda c: (c.line is None, c.source, c.line or 0))[:12])
+        best, evidence=tuple(sorted(shown, key=lambda c: (c.line is None, c.source, c.line or 0))[:12])
     ), open_ or rule.consequence
 
 

@@ -266,9 +266,10 @@ def _leads_to(cause: str, other: str, because: dict[str, str]) -> bool:
 
 def _order(finding: Finding, rule: Rule, level: int = 0) -> tuple[Any, ...]:
     lines = [c.line for c in finding.evidence if c.line is not None]
+    weight = level or _SEVERITY[finding.severity]
     return (
-        rule.consequence,
-        -(level or _SEVERITY[finding.severity]),
+        1 if rule.consequence else 2 if weight == _SEVERITY["info"] else 0,  # a readout never stands before a failure
+        -weight,
         -_CONFIDENCE[finding.confidence],
         -rule.rank,
         min(lines, default=1 << 30),

@@ -24,6 +24,10 @@ def as_dict(report: Report) -> dict[str, Any]:
         out["findings"] = [finding(f) for f in report.diagnosis.findings]
         out["unknown"] = [{"cause": u.cause, "needs": u.needs} for u in report.diagnosis.unknown]
         out["quiet"] = report.diagnosis.quiet
+    if report.command == "doctor" and report.evidence is not None:
+        from dstune.report.health import health_json
+
+        out["read"] = health_json(report.evidence)
     if report.plan is not None:
         from dstune.report.plan import plan_json
 

@@ -65,6 +65,11 @@ def _tokens(text: str) -> list[str]:
 def text(report: Report) -> str:
     """The whole report."""
     parts: list[str] = []
+    if report.command == "doctor" and report.evidence is not None:
+        from dstune.report.health import health_text
+
+        said = health_text(report.evidence)
+        parts += [said, ""] if said else []
     if report.diagnosis is not None:
         parts.append(diagnosis(report.diagnosis))
     if report.command == "probe" and report.evidence is not None:

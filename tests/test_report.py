@@ -1,0 +1,97 @@
+"""One report, every format: text of 80 columns, frozen JSON, Markdown; and the server's own words read out."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dstune import lang
+from dstune.model import Cite, Diagnosis, Evidence, Fact, Finding, Fix, Report, Unknown
+from dstune.report import FORMATS
+from dstune.report.text import cells, wrap
+
+FIX = Fix(
+    {"en": "Do it", "zh": "这样做"}, "flag", "restart", set={"vllm.max_num_seqs": "64"}, run="vllm serve m --max-num-seqs 64"
+)
+ROOT_CAUSE = Finding(
+    "root-cause", "server", "error", "high", "It broke: " + "a long message " * 12, "Because of the reason.",
+    (Cite("/home/liwei/server.log", 12, "token=hf_abcdefghijklmnop " + "x" * 200),), (FIX,), "It works.",
+)  # fmt: skip
+LATER = Finding(
+    "later", "server", "error", "medium", "It fell over.", "", (Cite("server.log", 99, "gone"),), because="root-cause"
+)
+REPORT = Report(
+    "doctor", "0.1.0", Evidence((Fact("vllm", "kv_tokens", 46592, "server.log", 50), Fact("vllm", "dtype", "bfloat16", "server.log", 20))),
+    Diagnosis((ROOT_CAUSE, LATER), (Unknown("open-cause", "the whole log"),), 200),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_text_fits_eighty_columns_and_leaks_nothing(language: str) -> None:
+    lang.use(language)
+    text = FORMATS["text"](REPORT)
+    assert max(map(cells, text.splitlines())) <= 80
+    assert "liwei" not in text
+    assert "hf_abc" not in text
+    assert "\x1b" not in text
+    assert "root-cause" in text
+    assert "later" in text
+    assert "max_num_seqs = 64" in text
+    assert "46,592" in text
+    assert "open-cause" in text
+
+
+def test_json_is_the_frozen_shape() -> None:
+    data = json.loads(FORMATS["json"](REPORT))
+    assert data["schema"] == "dstune.report/1"
+    assert [f["cause"] for f in data["findings"]] == ["root-cause", "later"]
+    first = data["findings"][0]
+    assert set(first) == {"cause", "severity", "confidence", "message", "why", "evidence", "fixes", "verify", "because"}
+    assert first["evidence"][0]["line"] == 12
+    assert "hf_abc" not in first["evidence"][0]["text"]
+    assert first["fixes"][0]["set"] == {"vllm.max_num_seqs": "64"}
+    assert data["findings"][1]["because"] == "root-cause"
+    assert data["unknown"] == [{"cause": "open-cause", "needs": "the whole log"}]
+    assert {r["name"]: r["value"] for r in data["read"]} == {"kv_tokens": 46592, "dtype": "bfloat16"}
+
+
+def test_markdown() -> None:
+    text = FORMATS["markdown"](REPORT)
+    assert "### `root-cause` — error, high" in text
+    assert "because of `root-cause`" in text
+    assert "liwei" not in text
+
+
+@pytest.mark.parametrize(
+    ("text", "width"),
+    [
+        ("one two three four five six", 10),
+        ("显存不足，请减小批大小或缩短上下文。", 12),
+        ("mixed 中文 and English 文字 again", 11),
+    ],
+)
+def test_wrap_keeps_the_width_and_the_words(text: str, width: int) -> None:
+    lines = wrap(text, "", width).split("\n")
+    assert all(cells(line) <= width + 2 for line in lines), "closing punctuation may hang over by one character"
+    assert "".join(lines).replace(" ", "") == text.replace(" ", "")
+    assert not any(line.startswith(("，", "。")) for line in lines)
+
+
+def test_nothing_found_says_so() -> None:
+    text = FORMATS["text"](Report("doctor", "0.1.0", diagnosis=Diagnosis((), (), 230)))
+    assert "No fault found" in text
+    assert "230 rules quiet" in text
+
+
+def test_startup_lines_are_read_out(run_dstune, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    log = tmp_path / "server.log"
+    log.write_text(
+        "INFO 12-01 10:00:00 llm_engine.py:234] Initializing an LLM engine (v0.6.6.post1) with config: model='m', dtype=torch.float16, max_seq_len=4096, "
+        "quantization=None, enforce_eager=False\n"
+        "INFO 12-01 10:00:20 distributed_gpu_executor.py:57] # GPU blocks: 27392, # CPU blocks: 9362\n"
+        "INFO 12-01 10:00:20 distributed_gpu_executor.py:61] Maximum concurrency for 4096 tokens per request: 107.00x\n"
+    )
+    done = run_dstune("doctor", "--no-host", str(log))
+    assert done.returncode == 0, done.stdout
+    for word in ("0.6.6", "float16", "27,392", "107", "4,096"):
+        assert word in done.stdout

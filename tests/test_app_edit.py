@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,11 @@ NOISE = [
 ]  # fmt: skip
 
 
+def filled(text: str) -> Counter[str]:
+    """The lines that hold something (an import may stand somewhere else, and blank lines with it)."""
+    return Counter(line for line in text.split("\n") if line.strip())
+
+
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     case=st.sampled_from([c for c in CASES if c[3] != c[4]]),
@@ -77,7 +83,7 @@ def test_unrelated_code_keeps_its_bytes(case: tuple[str, str, Context, str, str]
     assert out.endswith(tail)
     for part in before:
         assert part in out
-    assert len(out) - len(wanted) == len(head) + len(tail)
+    assert filled(out) == filled(head + wanted + tail)
     assert (edited(out, name, context) or out) == out
 
 
@@ -151,3 +157,11 @@ def test_a_notebook_whose_cells_would_mix_is_left_to_a_person() -> None:
 
 def test_a_program_that_does_not_parse_is_left_alone() -> None:
     assert edited("model = AutoModelForCausalLM.from_pretrained('m'\n", "set-dtype") is None
+
+
+def test_recipes_name_edits_that_exist() -> None:
+    from dstune.catalog import load
+
+    named = {fix["edit"] for recipe in load("symptoms").values() for fix in recipe.get("fix", ()) if "edit" in fix}
+    assert named
+    assert named <= set(edits())

@@ -64,7 +64,7 @@ def test_requirements() -> None:
     )
     expected = {
         "requirements.torch": "2.6.0+cu124", "requirements.torch_cuda": "12.4", "requirements.gradio": "4.33.0", "requirements.flash_attn": "2.5.8",
-        "requirements.numpy_below": "2", "requirements.unpinned": ["accelerate"],
+        "requirements.unpinned": ["accelerate"],
     }  # fmt: skip
     assert {k: facts.get(k) for k in expected} == expected
 

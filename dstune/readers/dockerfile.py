@@ -109,7 +109,6 @@ def read(document: Document) -> Iterator[Fact | Gap]:
     if user:
         yield fact("user", user, next(s.line for s in reversed(final) if s.name == "USER"))
     yield fact("root", user.split(":")[0] in ("", "root", "0"), base_line)
-    yield fact("healthcheck", any(s.name == "HEALTHCHECK" and s.args.upper() != "NONE" for s in final), base_line)
     env = _env(final)
     for name, (value, line) in env.items():
         yield from env_facts({name: value}, document.path, line, lines)

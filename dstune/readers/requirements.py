@@ -13,7 +13,7 @@ from dstune.readers.launch import Launch, launches
 PACKAGES = frozenset((
     "torch", "torchvision", "torchaudio", "transformers", "tokenizers", "accelerate", "gradio", "gradio_client", "pydantic", "numpy", "huggingface_hub",
     "fastapi", "starlette", "vllm", "sglang", "flash_attn", "autoawq", "gptqmodel", "bitsandbytes", "safetensors", "openai", "triton", "xformers",
-    "flashinfer_python", "llama_cpp_python", "modelscope", "sentencepiece", "jinja2",
+    "flashinfer_python", "llama_cpp_python", "modelscope", "sentencepiece",
 ))  # fmt: skip
 _SPEC = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?\s*(?:(===?|~=|>=|<=|!=|<|>)\s*([^,;\s]+))?")
 _WHEEL = re.compile(r"(?:^|/)([A-Za-z0-9_.]+)-(\d[\w.+%]*)-(?:cp|py)\d")
@@ -102,12 +102,6 @@ def facts(steps: Sequence[Install], source: str, lines: Sequence[str], subject: 
             yield fact(name, pin.version, pin.line)
             if name == "vllm":
                 yield Fact("vllm", "version", pin.version, source, pin.line, shown(lines, pin.line))
-        elif pin.operator in ("<", "<=") and pin.version:
-            yield (
-                fact(f"{name}_below", pin.version, pin.line)
-                if name in ("pydantic", "numpy", "transformers")
-                else fact("bounded", name, pin.line)
-            )
         if name == "torch":
             local = _CUDA.search(pin.version)
             cuda = f"{local[1]}.{local[2]}" if local else index

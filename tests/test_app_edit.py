@@ -161,7 +161,8 @@ def test_a_program_that_does_not_parse_is_left_alone() -> None:
 
 def test_recipes_name_edits_that_exist() -> None:
     from dstune.catalog import load
+    from dstune.readers import text_edit
 
     named = {fix["edit"] for recipe in load("symptoms").values() for fix in recipe.get("fix", ()) if "edit" in fix}
     assert named
-    assert named <= set(edits())
+    assert named <= {*edits(), *text_edit.EDITS}

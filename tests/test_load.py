@@ -302,3 +302,44 @@ def test_tokens_by_a_tokenizer_where_the_server_says_nothing(mock: str, tmp_path
     assert said["tokens_counted_by"] == "usage", "what the server says goes before"
     with pytest.raises(DstuneError, match=r"no tokenizer\.json"):
         load(mock, "mock:no-usage", n=1, tokenizer=str(tmp_path / "nowhere"))
+
+
+def test_a_load_that_only_fails_ends_early(mock: str) -> None:
+    begin = time.monotonic()
+    found, _ = trial(
+        detect(mock), Options(Workload(output_tokens=4, concurrency=4), model="mock:error-500", duration_s=20, warmup=0)
+    )
+    assert time.monotonic() - begin < 5
+    assert found.outcome["requests"]["ok"] == 0
+    assert found.outcome["requests"]["failed"] >= 20
+
+
+@pytest.mark.parametrize(
+    ("route", "body", "kind"),
+    [
+        ("/info", {"model_id": "x", "version": "3.0"}, "tgi"),
+        ("/info", {"named_endpoints": {}, "unnamed_endpoints": {}}, "unknown"),
+        ("/config", {"version": "4.33.0", "dependencies": [], "components": []}, "gradio"),
+        ("/version", {"version": "0.32.0"}, "vllm"),
+        ("/api/version", {"version": "0.9"}, "ollama"),
+    ],
+)
+def test_server_is_known_by_what_only_it_has(route: str, body: dict[str, Any], kind: str) -> None:
+    import http.server
+    import threading
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            data = json.dumps(body if self.path == route else {"data": []} if self.path == "/v1/models" else {}).encode()
+            self.send_response(200 if self.path in (route, "/v1/models") else 404)
+            self.send_header("content-length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        assert detect(f"http://127.0.0.1:{server.server_port}").kind == kind
+        server.shutdown()

@@ -108,6 +108,7 @@ def _body(question: Question, options: Options, dialect: str) -> bytes:
         "max_tokens": max(options.workload.output_tokens, 256),
         "stream": True,
         "stream_options": {"include_usage": True},
+        **options.extra,
     }
     if question.temperature is not None:
         body |= {"temperature": question.temperature, "top_p": 0.95 if question.temperature else 1.0}

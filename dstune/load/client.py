@@ -9,6 +9,7 @@ import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,6 +17,8 @@ import httptools
 
 now = time.perf_counter
 _LAST_CHUNK = b"0\r\n\r\n"
+BATCH = 16
+"""Pieces that are framed together: many streams end at the same moment, and framing whole answers then would hold up all others."""
 MAX_BODY = 64 << 20
 """Bytes of one answer after which it is cut and called an error: no text of a small model is that long."""
 
@@ -52,6 +55,11 @@ class Target:
 
     def request(self, body: bytes, path: str = "", method: str = "POST") -> bytes:
         """The bytes of one request."""
+        length = b"Content-Length: %d\r\n" % len(body) if method == "POST" else b""
+        return self._head(path, method) + length + b"\r\n" + body
+
+    @lru_cache(64)  # noqa: B019  (a target lives as long as its run)
+    def _head(self, path: str, method: str) -> bytes:
         parts = urlsplit(self.url)
         where = path or parts.path or "/"
         if parts.query and not path:
@@ -67,8 +75,8 @@ class Target:
         ]
         lines += [f"{k}: {v}" for k, v in self.headers]
         if method == "POST":
-            lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
-        return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1") + body
+            lines.append("Content-Type: application/json")
+        return ("\r\n".join(lines) + "\r\n").encode("latin-1")
 
 
 class _Head:
@@ -116,7 +124,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """asyncio: bytes came. The hot path: stamp, keep, and look whether this may be the end."""
         self._raw.append((now(), data))
-        if self._lazy and not data.endswith(_LAST_CHUNK) and len(self._raw) < 4096:
+        if self._lazy and not data.endswith(_LAST_CHUNK) and len(self._raw) < BATCH:
             return
         self._feed()
 

@@ -109,8 +109,10 @@ _OWNERS = {
     "lmdeploy": "lmdeploy",
 }
 _ROUTES = (
-    ("/get_server_info", "sglang"), ("/version", "vllm"), ("/props", "llama.cpp"), ("/info", "tgi"), ("/api/version", "ollama"), ("/config", "gradio"),
+    ("/config", "gradio", "dependencies"), ("/get_server_info", "sglang", ""), ("/version", "vllm", "version"), ("/props", "llama.cpp", ""),
+    ("/info", "tgi", "model_id"), ("/api/version", "ollama", "version"),
 )  # fmt: skip
+"""Route, server, and a key that its answer must have: Gradio 4 has an /info of its own."""
 
 
 def _kind(base: str, headers: dict[str, str] | None, owner: str, seen: dict[str, str]) -> tuple[str, str, bool]:
@@ -121,7 +123,7 @@ def _kind(base: str, headers: dict[str, str] | None, owner: str, seen: dict[str,
     for mark, name in (("vllm:", "vllm"), ("sglang:", "sglang"), ("llamacpp:", "llama.cpp"), ("tgi_", "tgi")):
         if mark in text:
             kind = kind or name
-    for route, name in _ROUTES:
+    for route, name, key in _ROUTES:
         if kind and kind != name:
             continue
         status, _, body = _quiet(f"{base}{route}", headers)
@@ -131,10 +133,10 @@ def _kind(base: str, headers: dict[str, str] | None, owner: str, seen: dict[str,
             data = json.loads(body)
         except ValueError:
             continue
-        if name == "gradio" and not (isinstance(data, dict) and "dependencies" in data):
+        if not isinstance(data, dict) or (key and key not in data):
             continue
         kind = kind or name
-        version = str(data.get("version") or data.get("build_info") or "") if isinstance(data, dict) else ""
+        version = str(data.get("version") or data.get("build_info") or "")
         break
     if not kind and "x-request-id" in seen and "transformers" in seen.get("server", ""):
         kind = "transformers"

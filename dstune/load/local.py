@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -76,13 +77,20 @@ def _events(command: list[str], timeout_s: float, seen: Callable[[dict[str, Any]
         code = child.wait()
         reader.join(2)
         if code:
-            last = next((w.strip() for w in reversed(words) if w.strip()), f"exit {code}")
+            last = last_words(words) or f"exit {code}"
             missing = "No module named" in last
             raise UnobservableError(
                 say("the child process that loads the model failed", "加载模型的子进程失败"), last,
                 say("pip install 'dstune[local]', or --python of the server's environment", "pip install 'dstune[local]'，或用 --python 指定服务的环境") if missing else "",
                 Exit.UNOBSERVABLE,
             )  # fmt: skip
+
+
+def last_words(lines: Sequence[str]) -> str:
+    """The exception of a traceback: its last line that begins with a name of an error; else the last line there is."""
+    plain = [line.strip() for line in lines if line.strip()]
+    errors = [line for line in plain if re.match(r"(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Killed)\b", line)]
+    return (errors or plain or [""])[-1][:500]
 
 
 def _trial(folder: str, loaded: dict[str, Any], batch: int, found: Sequence[dict[str, Any]], prompt: int, tokens: int) -> Trial:

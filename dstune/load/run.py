@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import resource
 import time
@@ -50,6 +51,10 @@ class Options:
     """(number of the first request, step): workers share the numbers, so that no two send the same prompt."""
     api_name: str = ""
     tokenizer: str = ""
+
+
+HOPELESS = 20
+"""Failures without a single answer after which a load ends: a server that refuses all would be asked thousands of times a second."""
 
 
 @dataclass(slots=True)
@@ -116,6 +121,22 @@ async def _collect(
     live = live or Live()
     answers: list[Answer] = []
     cpu = time.process_time()
+    gc.disable()  # each collection walks all stamps so far and stops every stream for milliseconds
+    try:
+        return await _watched(server, options, live, tick, go, answers, cpu)
+    finally:
+        gc.enable()
+
+
+async def _watched(
+    server: Server,
+    options: Options,
+    live: Live,
+    tick: Callable[[Live], None] | None,
+    go: Callable[[], None] | None,
+    answers: list[Answer],
+    cpu: float,
+) -> Raw:
     interrupted, opened = await _main(server, options, answers, live, tick, go)
     spent = time.process_time() - cpu
     understand = _reader(server)
@@ -211,6 +232,10 @@ async def _main(
             await asyncio.wait({task}, timeout=0.5)
             if tick is not None:
                 tick(live)
+            if live.failed == live.done >= max(HOPELESS, 2 * work.concurrency) and not task.done():
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+                return False, pool.opened
         task.result()
     except asyncio.CancelledError:
         interrupted = True

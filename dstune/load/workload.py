@@ -99,19 +99,21 @@ class Bodies:
         extra: dict[str, Any] | None = None,
     ) -> None:
         self._prompts = prompts(profile)
-        self._dialect, self._warm = dialect, warm
+        self._warm = warm
         base: dict[str, Any] = {"model": model, "max_tokens": max_tokens, "stream": stream, **(extra or {})}
         if stream:
             base["stream_options"] = {"include_usage": True}
-        self._base = base
+        mark = "\u0000prompt\u0000"
+        asked = {"messages": [{"role": "user", "content": mark}]} if dialect == "chat" else {"prompt": mark}
+        before, _, behind = json.dumps({**base, **asked}, ensure_ascii=False).partition(json.dumps(mark))
+        self._before, self._behind = before.encode(), behind.encode()
 
     def __call__(self, number: int) -> bytes:
         """The body of request `number` (0-based)."""
         prompt = self._prompts[number % len(self._prompts)]
         if not self._warm:
             prompt = f"[{number + 1}] {prompt}"
-        asked = {"messages": [{"role": "user", "content": prompt}]} if self._dialect == "chat" else {"prompt": prompt}
-        return json.dumps({**self._base, **asked}, ensure_ascii=False).encode()
+        return self._before + json.dumps(prompt, ensure_ascii=False).encode() + self._behind
 
 
 def poisson(rate: float, duration_s: float | None, requests: int | None, seed: int = 1) -> Iterator[float]:

@@ -53,7 +53,9 @@ def llamacpp(logs: Path) -> Iterator[Server]:
 def gradio6(logs: Path) -> Iterator[Server]:
     """A Gradio 6 chat app that streams."""
     port = free_port()
-    with serve(servers.gradio("gradio6", port), port, "/config", logs / "gradio6.log") as server:
+    with serve(
+        servers.gradio("gradio6", port), port, "/config", logs / "gradio6.log", {"CHAT_TRUTH": str(logs / "gradio6.truth")}
+    ) as server:
         yield server
 
 
@@ -61,5 +63,7 @@ def gradio6(logs: Path) -> Iterator[Server]:
 def gradio4(logs: Path) -> Iterator[Server]:
     """The same app on Gradio 4.33 with the packages of its day."""
     port = free_port()
-    with serve(servers.gradio("gradio4", port), port, "/config", logs / "gradio4.log") as server:
+    with serve(
+        servers.gradio("gradio4", port), port, "/config", logs / "gradio4.log", {"CHAT_TRUTH": str(logs / "gradio4.truth")}
+    ) as server:
         yield server

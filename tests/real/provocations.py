@@ -10,7 +10,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.real import servers
@@ -264,39 +264,55 @@ def _(box: Box) -> None:
     box.run(["unshare", "-m", "sh", "-c", f"mount -t tmpfs -o size=64m tmpfs /dev/shm && exec {command}"], ENV, 90)
 
 
-@failure("disk-full--vllm-compile-cache")
+@failure("disk-full--transformers-save")
 def _(box: Box) -> None:
-    command = " ".join(c for c in servers.vllm(free_port()) if c != "--enforce-eager")
-    cache = box.folder / "cache"
-    cache.mkdir()
-    setup = f"mount -t tmpfs -o size=48k tmpfs {cache} && exec {command}"
-    box.run(
-        ["unshare", "-m", "sh", "-c", setup], {**ENV, "VLLM_CACHE_ROOT": str(cache), "TORCHINDUCTOR_CACHE_DIR": str(cache)}, 150
+    small = box.folder / "merged"
+    small.mkdir()
+    (box.folder / "app.py").write_text(
+        f"from transformers import AutoModelForCausalLM\nmodel = AutoModelForCausalLM.from_pretrained({str(MODEL)!r})\nmodel.save_pretrained('merged')\n"
     )
+    box.say("$ python app.py")
+    run = f"mount -t tmpfs -o size=1m tmpfs {small} && exec {python('vllm')} app.py"
+    box.run(["unshare", "-m", "sh", "-c", run], show=False)
+
+
+@contextmanager
+def limited(mib: int) -> Iterator[Path]:
+    """A memory cgroup (version 1 or 2) of so many MiB: the path of its `cgroup.procs`."""
+    base = Path("/sys/fs/cgroup/memory") if Path("/sys/fs/cgroup/memory").is_dir() else Path("/sys/fs/cgroup")
+    group = base / "dstune-provoke"
+    group.mkdir()
+    limit = group / ("memory.limit_in_bytes" if base.name == "memory" else "memory.max")
+    try:
+        limit.write_text(str(mib << 20))
+        yield group / "cgroup.procs"
+    finally:
+        for _ in range(100):
+            left = (group / "cgroup.procs").read_text().split()
+            if not left:
+                break
+            for pid in left:
+                with suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+            time.sleep(0.1)
+        group.rmdir()
 
 
 @failure("host-ram-oom-kill--vllm-cgroup")
 def _(box: Box) -> None:
-    group = Path("/sys/fs/cgroup/dstune-provoke")
-    group.mkdir(exist_ok=True)
-    (group / "memory.max").write_text(str(1900 << 20))
     command = " ".join(servers.vllm(free_port()))
-    box.run(["sh", "-c", f"echo $$ > {group}/cgroup.procs && exec {command}"], ENV, 120)
-    group.rmdir()
+    with limited(1500) as procs:
+        box.run(["sh", "-c", f"echo $$ > {procs} && exec {command}"], ENV, 120)
 
 
 @failure("host-ram-oom-kill--container-app")
 def _(box: Box) -> None:
-    group = Path("/sys/fs/cgroup/dstune-provoke2")
-    group.mkdir(exist_ok=True)
-    (group / "memory.max").write_text(str(420 << 20))
     (box.folder / "app.py").write_text(
         f"from transformers import AutoModelForCausalLM\nprint('loading model')\nmodel = AutoModelForCausalLM.from_pretrained({str(MODEL)!r}, dtype='float32')\n"
     )
-    run = f"{python('vllm')} app.py"
-    box.say("$ python app.py")
-    box.run(["bash", "-c", f"echo $$ > {group}/cgroup.procs; {run}; echo exit code $?"], show=False)
-    group.rmdir()
+    box.say("$ docker run --rm -m 400m my-app")
+    with limited(400) as procs:
+        box.run(["bash", "-c", f"echo $$ > {procs}; {python('vllm')} app.py; echo exit code $?"], show=False)
 
 
 @failure("request-hang-server-dead--vllm-engine-killed")

@@ -51,7 +51,8 @@ SHORT = 2048
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a person asks for. `others_mib`: memory that is already taken; `limit_mib`: the most that the plan may take (0: all)."""
+    """What a person asks for. `others_mib`: memory that is already taken; `limit_mib`: the most that the plan may take (0: all);
+    `tiers`: rows of `TIERS` that may be chosen."""
 
     gpu: Gpu
     model: ModelSpec
@@ -64,6 +65,7 @@ class Wish:
     name: str = ""
     driver_cuda: str = ""
     asked_concurrency: bool = False
+    tiers: tuple[int, ...] = (0, 1, 2)
     workload: Workload = field(default_factory=Workload)
 
 
@@ -142,7 +144,7 @@ def candidates(wish: Wish) -> Iterator[Candidate]:
         if engine_reason(engine, wish.gpu, version):
             continue
         for tier, schemes in enumerate(TIERS):
-            for scheme in schemes:
+            for scheme in schemes if tier in wish.tiers else ():
                 if not _available(scheme, engine, wish, version):
                     continue
                 for cards in dict.fromkeys((1, wish.gpus)):
@@ -336,7 +338,7 @@ def _least_mib(wish: Wish) -> float:
     small = replace(wish, context=SHORT, workload=replace(wish.workload, goal="memory", concurrency=1))
     least = float("inf")
     for engine in PREFERENCE[:3] if wish.engine == "auto" else (wish.engine,):
-        for schemes in TIERS:
+        for schemes in (TIERS[t] for t in wish.tiers):
             for scheme in schemes:
                 if _available(scheme, engine, small, wish.version) and not engine_reason(engine, wish.gpu, wish.version):
                     ask = shape(engine, wish.version, scheme, wish.gpus, small)

@@ -1,25 +1,40 @@
-"""The Doctor screen: findings, one opened with its evidence and fixes, and the diff of a fix. Pure."""
+"""The Doctor screen: findings as a list, the chosen one opened in place with evidence, reason and fixes; the diff of a fix. Pure."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from rich.text import Text
 
 from dstune.lang import pick, say
-from dstune.model import Finding
-from dstune.report.text import wrap
+from dstune.model import Artifact, Cite, Finding, Fix
+from dstune.tui.draw import MARK, TONE, Lines, click, fit, wrapped
 from dstune.tui.state import State
 
-_TONE = {"error": "bold red", "warning": "yellow", "info": "cyan"}
+CONTEXT = 2
+"""Lines shown above and below a line of evidence."""
+
+
+@dataclass(slots=True)
+class View:
+    """What the person has chosen here."""
+
+    chosen: int = 0
+    open: set[str] = field(default_factory=set)
+    artifacts: tuple[Artifact, ...] = ()
+    texts: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Lines of the files and the log that evidence may cite, by path."""
 
 
 def rows(state: State) -> list[Finding]:
     """Findings in the order of the story: roots, each followed by what it explains."""
     found = state.diagnosis.findings
-    out: list[Finding] = []
+    out: dict[str, Finding] = {}
 
     def add(f: Finding) -> None:
-        if f not in out:
-            out.append(f)
+        if f.cause not in out:
+            out[f.cause] = f
             for child in found:
                 if child.because == f.cause:
                     add(child)
@@ -27,59 +42,126 @@ def rows(state: State) -> list[Finding]:
     for f in found:
         if not f.because:
             add(f)
-    return out
+    for f in found:
+        add(f)
+    return list(out.values())
 
 
-def listing(state: State, chosen: int, width: int, height: int) -> Text:
-    """The findings, the chosen one marked."""
+def doctor(state: State, view: View, width: int, plain: bool = False) -> tuple[Lines, int]:
+    """The screen, and the line of the chosen finding."""
+    if view.artifacts:
+        return diff(view.artifacts, width), 0
     found = rows(state)
-    out = Text()
+    view.chosen = min(view.chosen, max(0, len(found) - 1))
+    out: Lines = []
+    at = 0
     if not found:
-        out.append(say("No findings in what was read.\n", "在已读取的内容中没有发现问题。\n"), "green")
-    first = max(0, min(chosen - height + 2, len(found) - height + 1)) if len(found) >= height else 0
-    for number, f in enumerate(found[first : first + height], first):
-        mark = "▶ " if number == chosen else "  "
-        indent = "↳ " if f.because else ""
-        out.append(
-            f"{mark}{indent}{f.cause}"[:width] + "\n", f"reverse {_TONE[f.severity]}" if number == chosen else _TONE[f.severity]
+        words = (
+            say("No findings in what was read.", "在已读取的内容中没有发现问题。")
+            if state.diagnosed
+            else say("not diagnosed yet", "尚未诊断")
         )
-    undecided = len(state.diagnosis.unknown)
+        out.append(Text(words, "green" if state.diagnosed else "dim"))
+    for number, f in enumerate(found):
+        if number == view.chosen:
+            at = len(out)
+        out.append(_row(f, number == view.chosen, number, f.cause in view.open, width))
+        if f.cause in view.open:
+            out += [*_opened(f, view.texts, width), Text()]
+    undecided = state.diagnosis.unknown
     if undecided:
+        out += [
+            Text(),
+            Text(
+                say(f"{len(undecided)} causes stay open; what would decide them:", f"{len(undecided)} 项未定，需要的信息："),
+                "dim",
+            ),
+        ]
+        for unknown in undecided[:4]:
+            out += wrapped(f"{unknown.cause}: {unknown.needs}", width, "dim", "  ")
+    return out, at
+
+
+def _row(f: Finding, chosen: bool, number: int, opened: bool, width: int) -> Text:
+    style = f"reverse {TONE[f.severity]}" if chosen else TONE[f.severity]
+    words = f"{'▼' if opened else '▶'} {'↳ ' if f.because else ''}{MARK[f.severity]} {f.cause}"
+    line = Text(words, click(f"app.choose({number})", style), no_wrap=True)
+    if not opened:
+        first = f.message.replace("\n", " ")
+        line.append(fit("  " + first, width - line.cell_len), click(f"app.choose({number})", "dim"))
+    return line
+
+
+def _opened(f: Finding, texts: Mapping[str, Sequence[str]], width: int) -> Lines:
+    out = wrapped(f.message, width - 2, "bold", "  ")
+    words = {"high": say("certain", "确定"), "medium": say("probable", "很可能"), "low": say("possible", "可能")}[f.confidence]
+    if f.because:
+        words += say(f"; explained by {f.because}", f"；源于 {f.because}")
+    out.append(Text(f"  ({words})", "dim"))
+    for cite in f.evidence[:6]:
+        out += _evidence(cite, texts, width)
+    out += wrapped(f.why, width - 2, "", "  ")
+    for fix in f.fixes[:4]:
+        out += _fix(fix, width)
+    if f.verify:
+        out += wrapped(say("verify: ", "验证：") + f.verify, width - 2, "dim", "  ")
+    return out
+
+
+def _evidence(cite: Cite, texts: Mapping[str, Sequence[str]], width: int) -> Lines:
+    """A cited fact, or the cited line between its neighbours."""
+    lines = texts.get(cite.source)
+    if cite.line is None or not lines or cite.line > len(lines):
+        place = f"{cite.source}:{cite.line}" if cite.line else cite.source
+        return [
+            Text(fit(f"  │ {place}  ", width), "cyan", no_wrap=True).append(
+                fit(cite.text.strip(), max(20, width - len(place) - 6))
+            )
+        ]
+    out = [Text(fit(f"  │ {cite.source}:{cite.line}", width), "cyan", no_wrap=True)]
+    for number in range(max(1, cite.line - CONTEXT), min(len(lines), cite.line + CONTEXT) + 1):
+        here = number == cite.line
         out.append(
-            say(f"\n{undecided} not decided: ", f"\n{undecided} 项未定：") + state.diagnosis.unknown[0].needs[: 2 * width],
-            "dim",
+            Text(
+                fit(f"  │ {'▶' if here else ' '}{number:>5} {lines[number - 1].rstrip()}", width),
+                "bold yellow" if here else "dim",
+                no_wrap=True,
+            )
         )
     return out
 
 
-def detail(state: State, chosen: int, width: int) -> Text:
-    """The chosen finding with evidence, reason, fixes, verification."""
-    found = rows(state)
-    if not found:
-        return Text()
-    f = found[min(chosen, len(found) - 1)]
-    out = Text(wrap(f.message, "", width) + "\n\n", _TONE[f.severity])
-    if f.because:
-        out.append(say(f"because of {f.because}\n\n", f"源于 {f.because}\n\n"), "dim")
-    for c in f.evidence[:6]:
-        out.append(f"{c.source}:{c.line}" if c.line else c.source, "dim").append("\n")
-        out.append(wrap(c.text, "  ", width) + "\n")
-    out.append("\n" + wrap(f.why, "", width) + "\n")
-    for fix in f.fixes[:4]:
-        out.append("\n" + wrap(say("fix: ", "修复：") + pick(fix.title), "", width) + "\n", "bold")
-        for key, value in fix.set.items():
-            out.append(f"  {key} = {value}\n", "green")
-        for line in fix.run.strip().splitlines():
-            out.append(f"  $ {line}\n", "green")
-    if f.verify:
-        out.append("\n" + wrap(say("verify: ", "验证：") + f.verify, "", width) + "\n", "dim")
+def _fix(fix: Fix, width: int) -> Lines:
+    safety = {
+        "live": say("takes effect at once", "立即生效"),
+        "restart": say("needs a restart", "需要重启"),
+        "display": say("by hand", "需手动处理"),
+    }
+    out = wrapped(f"{say('fix', '修复')}: {pick(fix.title)} ({safety[fix.safety]})", width - 2, "bold", "  ")
+    for key, value in fix.set.items():
+        out.append(Text(fit(f"    {flag(key)} {value}", width), "green", no_wrap=True))
+    out += [Text(fit(f"    $ {line}", width), "green", no_wrap=True) for line in fix.run.strip().splitlines()]
     return out
 
 
-def diff_text(diff: str) -> Text:
-    """A unified diff with its colours."""
-    out = Text()
-    for line in diff.splitlines():
-        style = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1], "")
-        out.append(line + "\n", "bold" if line.startswith(("+++", "---")) else style)
+def flag(key: str) -> str:
+    """How a setting is written on the command line, where it is: `--max-num-seqs` of `vllm.max_num_seqs`."""
+    from dstune.catalog.vocabulary import terms
+
+    term = terms().get(key)
+    flags = term.spec.get("flag") if term is not None else None
+    return str(flags[0]) if flags else f"{key} ="
+
+
+def diff(artifacts: Sequence[Artifact], width: int) -> Lines:
+    """The files as they would be, as unified diffs with the reasons above."""
+    out: Lines = []
+    for artifact in artifacts:
+        for cause, reason in artifact.why:
+            out += wrapped(f"# {cause}: {reason}", width, "dim")
+        text = artifact.diff or "\n".join(f"+{line}" for line in artifact.text.splitlines())
+        for line in text.splitlines():
+            style = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1], "")
+            out.append(Text(line, "bold" if line.startswith(("+++", "---")) else style, no_wrap=True))
+        out.append(Text())
     return out

@@ -2,159 +2,128 @@
 
 from __future__ import annotations
 
-import json
-import os
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from dstune.errors import DstuneError
 from dstune.lang import say
-from dstune.model import Evidence, Fact, Gap, from_json, to_json
+from dstune.model import Evidence, Fact, Gap
+from dstune.probes.reading import numbered
 
-STILL_EVERY = 30
-"""Samples between two readings of what hardly moves (driver, disks, containers): they cost 0.1 CPU s."""
+STILL_S = 30.0
+"""Seconds between two readings of what hardly moves (containers, disks, new servers): 40 ms of CPU."""
 
 
 class Feed(Protocol):
-    """Gives one sample after the other; `sample` may block and is called on a worker thread only."""
+    """Gives one sample after the other; `sample` may block and is called on one thread only."""
 
-    live: bool
+    @property
+    def live(self) -> bool:
+        """Whether it goes on for ever."""
+        ...
+
+    @property
+    def place(self) -> str:
+        """Where the samples come from, in a word."""
+        ...
 
     def sample(self) -> Evidence | None:
         """The next evidence, None at the end of a recording."""
         ...
 
     def close(self) -> None:
-        """Ends what the feed started."""
+        """Ends what the feed started; a `sample` that waits returns."""
         ...
 
 
 class LiveFeed:
-    """This machine, and a server by URL. `url` "" takes the first server found by its process."""
+    """This machine, and servers by URL; without one, the servers found by their processes."""
 
     live = True
 
-    def __init__(self, url: str = "", interval_s: float = 1.0) -> None:
+    def __init__(self, urls: Sequence[str] = (), interval_s: float = 1.0) -> None:
         from dstune.probes.host_watch import HostWatch
         from dstune.probes.nvidia_watch import GpuWatch, Names
+        from dstune.probes.server_watch import ServerWatch
 
-        self._url, self._interval = url, interval_s
+        self._interval, self.place = interval_s, say(f"live, {interval_s:g} s", f"实时，{interval_s:g} 秒")
         self._gpus, self._host, self._names = GpuWatch(interval_s), HostWatch(), Names()
+        self._asked = bool(urls)
+        self._servers = {url: ServerWatch(url, numbered("server", i)) for i, url in enumerate(urls)}
         self._still = Evidence()
-        self._count = 0
+        self._read_at = -STILL_S
+        self._quick = True
         self._due = time.monotonic()
+        self._closed = threading.Event()
 
     def sample(self) -> Evidence | None:
-        """Waits for its time, then reads."""
-        time.sleep(max(0.0, self._due - time.monotonic()))
+        """Waits for its time, then takes what the watches have. The first one comes at once, without what takes long to read."""
+        self._closed.wait(max(0.0, self._due - time.monotonic()))
         self._due = max(self._due + self._interval, time.monotonic())
-        if self._count % STILL_EVERY == 0:
-            from dstune.probes import collect
-
-            self._still = collect(["nvidia", "host", "container", "server"], cache=False, deadline_s=4)
-        self._count += 1
+        if self._quick:
+            self._quick, self._due = False, time.monotonic() + min(0.4, self._interval)
+        elif time.monotonic() - self._read_at >= STILL_S:
+            self._read_still()
         moving = self._gpus.latest()
         facts = [i for i in moving if isinstance(i, Fact)]
         gaps = [i for i in moving if isinstance(i, Gap)]
-        facts += [*self._processes(facts), *self._host.sample()]
-        server = self._server()
-        taken = {(f.subject, f.name) for f in (*facts, *server.facts)}
-        fresh_gpu = bool(facts and any(f.subject.startswith("gpu") for f in facts))
+        fresh = any(f.subject.startswith("gpu") for f in facts)
+        if fresh:
+            facts += self._processes(facts)
+        facts += self._host.sample()
+        for watch in self._servers.values():
+            found = watch.latest()
+            facts += found.facts
+            gaps += found.gaps
+        taken = {(f.subject, f.name) for f in facts}
         still = [
-            f
-            for f in self._still.facts
-            if (f.subject, f.name) not in taken and not (fresh_gpu and f.subject.startswith("process"))
+            f for f in self._still.facts if (f.subject, f.name) not in taken and not (fresh and f.subject.startswith("process"))
         ]
-        silent = not facts or all(g.name != "*" or g.subject != "gpu" for g in gaps)
-        kept = [g for g in self._still.gaps if silent or g.subject != "gpu"]
-        return Evidence((*facts, *server.facts, *still), (*gaps, *server.gaps, *kept), (), {"started": time.time()})
+        kept = [g for g in self._still.gaps if not (fresh and g.subject.startswith(("gpu", "process")))]
+        return Evidence((*facts, *still), (*gaps, *kept), (), {"started": round(time.time(), 3)})
+
+    def _read_still(self) -> None:
+        from dstune.probes import collect
+        from dstune.probes.server_watch import ServerWatch
+
+        names = ["nvidia", "host", "container"] if self._read_at < 0 or not self._gpus.well() else ["host", "container"]
+        found = collect([*names, *([] if self._asked else ["server"])], cache=False, deadline_s=4)
+        if "nvidia" not in names:  # the card's fixed properties were read before; asking again costs a child with pynvml
+            kept = [f for f in self._still.facts if f.subject.startswith(("gpu", "driver", "cuda_toolkit"))]
+            found = found.plus(kept, [g for g in self._still.gaps if g.subject.startswith(("gpu", "driver"))])
+        self._still, self._read_at = found, time.monotonic()
+        if self._asked:
+            return
+        seen = {}
+        for engine in found.find("server", "engine"):
+            port = next((f.value for f in found.facts if f.subject == engine.subject and f.name == "port"), None)
+            if port and engine.value not in ("streamlit",):
+                seen[f"http://127.0.0.1:{port}"] = engine.subject
+        for url in [u for u, w in self._servers.items() if seen.get(u) != w.subject]:
+            self._servers.pop(url).close()
+        for url, subject in seen.items():
+            if url not in self._servers:
+                self._servers[url] = ServerWatch(url, subject)
 
     def _processes(self, facts: Sequence[Fact]) -> list[Fact]:
         pids = {f.subject: int(f.value) for f in facts if f.name == "pid" and isinstance(f.value, int)}
         known = self._names.of(list(pids.values()))
-        found = []
-        for subject, pid in pids.items():
-            name, command, container = known[pid]
-            found.append(Fact(subject, "name", name, "/proc"))
-            found.append(Fact(subject, "command", command, "/proc"))
-            if container:
-                found.append(Fact(subject, "container", container, "/proc"))
-        return found
-
-    def _server(self) -> Evidence:
-        url = self._url or self._found()
-        if not url:
-            return Evidence()
-        from dstune.probes.server import read_endpoint
-
-        return read_endpoint(url, timeout_s=1.0)
-
-    def _found(self) -> str:
-        engine = self._still.first("server", "engine")
-        port = self._still.first("server", "port")
-        return f"http://127.0.0.1:{port}" if engine and port else ""
+        return [Fact(subject, name, value, "/proc") for subject, pid in pids.items() for name, value in known[pid].items()]
 
     def close(self) -> None:
-        """Ends the GPU child."""
+        """Ends the watches."""
+        self._closed.set()
         self._gpus.close()
-
-
-class ReplayFeed:
-    """A recording (`dstune monitor --record DIR`, or evidence files) at its own pace; `rate` 0 plays without waiting."""
-
-    live = False
-
-    def __init__(self, folder: str, rate: float = 1.0) -> None:
-        self._files = (
-            [folder]
-            if os.path.isfile(folder)
-            else sorted(os.path.join(folder, f) for f in os.listdir(folder) if f.endswith(".json"))
-        )
-        if not self._files:
-            raise DstuneError(say(f"{folder} holds no recording", f"{folder} 中没有录制"), "", "dstune monitor --record DIR")
-        self._rate = rate
-        self.position = 0
-        self.paused = False
-        self._last: float | None = None
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-    def seek(self, step: int) -> None:
-        """Moves by `step` samples."""
-        self.position = min(max(0, self.position + step), len(self._files) - 1)
-        self._last = None
-
-    def sample(self) -> Evidence | None:
-        """The next file, after the time that lay between the two."""
-        while self.paused:
-            time.sleep(0.1)
-        if self.position >= len(self._files):
-            return None
-        try:
-            with open(self._files[self.position], encoding="utf-8") as f:
-                found: Evidence = from_json(Evidence, json.load(f))
-        except (ValueError, TypeError, KeyError) as error:
-            raise DstuneError(
-                say(f"{self._files[self.position]} is no evidence", f"{self._files[self.position]} 不是证据文件"), str(error)
-            ) from None
-        self.position += 1
-        at = found.origin.get("started")
-        if isinstance(at, int | float):
-            if self._last is not None and self._rate > 0:
-                time.sleep(min(10.0, max(0.0, (at - self._last) / self._rate)))
-            self._last = float(at)
-        return found
-
-    def close(self) -> None:
-        """Nothing to end."""
+        for watch in self._servers.values():
+            watch.close()
 
 
 class CannedFeed:
     """Samples out of a list, for tests and screenshots."""
 
     live = False
+    place = ""
 
     def __init__(self, samples: Iterable[Evidence]) -> None:
         self._samples = iter(samples)
@@ -165,27 +134,3 @@ class CannedFeed:
 
     def close(self) -> None:
         """Nothing to end."""
-
-
-class Recorder:
-    """Passes a feed on and keeps every sample as a file."""
-
-    def __init__(self, feed: Feed, folder: str) -> None:
-        os.makedirs(folder, exist_ok=True)
-        self.live, self._feed, self._folder = feed.live, feed, folder
-        self._count = 0
-
-    def sample(self) -> Evidence | None:
-        """The feed's next sample, kept."""
-        found = self._feed.sample()
-        if found is not None:
-            path = os.path.join(self._folder, f"{self._count:06}.json")
-            with open(path + ".part", "w", encoding="utf-8") as f:
-                json.dump(to_json(found), f, ensure_ascii=False)
-            os.replace(path + ".part", path)
-            self._count += 1
-        return found
-
-    def close(self) -> None:
-        """Ends the feed."""
-        self._feed.close()

@@ -1,73 +1,127 @@
-"""The Load screen: a load that runs beside the GPU curve, its live histogram, and the comparison with the run before."""
+"""The Load screen: a load that runs beside the GPU curve, its live histogram and timeline, the comparison with the run before. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from rich.text import Text
 
 from dstune.lang import say
-from dstune.tui.draw import bar, graph, num
+from dstune.tui.draw import Lines, bar, beside, click, fit, graph, left, num, right, wrapped
 from dstune.tui.state import State
+
+SECONDS = 30.0
+"""Length of a load, as of `dstune bench`."""
+BINS = 8
 
 
 @dataclass(slots=True)
 class LoadState:
-    """What the load worker says of itself. `first_bytes` in seconds."""
+    """What the load says of itself while it runs. `first_bytes` in seconds; `marks`: (seconds, answers so far) at each tick."""
 
     url: str = ""
     running: bool = False
+    elapsed: float = 0.0
     done: int = 0
     failed: int = 0
     concurrency: int = 8
     first_bytes: list[float] = field(default_factory=list)
+    marks: list[tuple[float, int]] = field(default_factory=list)
+    gpu: list[float | None] = field(default_factory=list)
     outcome: dict[str, Any] | None = None
     before: dict[str, Any] | None = None
     error: str = ""
 
 
-def load_screen(load: LoadState, state: State, width: int, height: int, plain: bool = False) -> Text:
-    """Keys, progress, histogram, GPU curve, figures, comparison."""
-    out = Text(" s ", "reverse").append(say(" start/stop  ", " 开始/停止  "))
-    out.append(" c/C ", "reverse").append(say(f" clients: {load.concurrency}  ", f" 客户端：{load.concurrency}  "))
-    out.append(load.url or say("no server: dstune monitor URL", "没有服务：dstune monitor URL"), "dim").append("\n\n")
+def load_screen(load: LoadState, state: State, width: int, height: int, plain: bool = False) -> Lines:
+    """Keys, progress, histogram, timeline over the GPU curve, figures, comparison."""
+    head = Text(" s ", click("app.load", "reverse"), no_wrap=True).append(
+        say(" stop  ", " 停止  ") if load.running else say(" start  ", " 开始  ")
+    )
+    head.append(" c/C ", click("app.turn('concurrency',1)", "reverse")).append(
+        say(f" {load.concurrency} clients  ", f" {load.concurrency} 个客户端  ")
+    )
+    head.append(
+        fit(load.url or say("no server: dstune monitor URL", "没有服务：dstune monitor URL"), width - head.cell_len), "dim"
+    )
+    out = [head, Text()]
     if load.error:
-        out.append(load.error + "\n", "red")
+        out += [*wrapped(load.error, width, "red"), Text()]
+    if not load.running and not load.marks and load.outcome is None:
+        return out + wrapped(
+            say(
+                f"A load of {SECONDS:.0f} s with {load.concurrency} clients: chat requests of 128 tokens each, one after the other. What comes out is compared "
+                "with the run before, and goes to the Doctor as evidence. s starts it.",
+                f"{SECONDS:.0f} 秒压测，{load.concurrency} 个客户端依次发送 128 token 的对话请求。结果与上一次对比，并作为证据交给诊断。按 s 开始。",
+            ), width, "dim",
+        )  # fmt: skip
     if load.running:
-        out.append(
-            say(f"running: {load.done} answers, {load.failed} failed\n", f"运行中：{load.done} 个回答，{load.failed} 个失败\n"),
-            "bold",
-        )
-    if load.first_bytes:
-        out.append_text(_histogram(load.first_bytes, min(width, 76), plain)).append("\n")
-    cards = state.evidence.subjects("gpu")
-    if cards:
-        out.append(say("GPU utilisation\n", "GPU 利用率\n"), "dim")
-        out.append_text(graph(state.series(cards[0], "utilization_pct"), width - 2, 4, 100, plain, "green")).append("\n")
-    if load.outcome:
-        out.append_text(_figures(load.outcome, load.before))
+        line = Text(no_wrap=True).append_text(bar(load.elapsed / SECONDS, min(30, width // 3), plain, "cyan"))
+        line.append(say(f" {load.elapsed:.0f} s  {load.done} answers  ", f" {load.elapsed:.0f} 秒  {load.done} 个回答  "))
+        line.append(say(f"{load.failed} failed", f"{load.failed} 个失败"), "bold red" if load.failed else "")
+        out += [line, Text()]
+    if width >= 100 and load.first_bytes:
+        half = (width - 3) // 2
+        out += beside(_histogram(load.first_bytes, half, plain), _charts(load, state, width - half - 3, plain), half, 3)
+    else:
+        out += [*(_histogram(load.first_bytes, width, plain) if load.first_bytes else []), *_charts(load, state, width, plain)]
+    if load.outcome and not load.running:
+        out += [Text(), *_figures(load.outcome, load.before, width)]
     return out
 
 
-def _histogram(values: list[float], width: int, plain: bool) -> Text:
-    """First-byte times in eight bins."""
+def _charts(load: LoadState, state: State, width: int, plain: bool) -> Lines:
+    """Answers a second above the GPU's utilisation, over the same seconds."""
+    if len(load.marks) < 2:
+        return []
+    rate = rates(load.marks, width)
+    top = max([r for r in rate if r is not None], default=1.0) or 1.0
+    out = [
+        Text(say(f"answers/s (top {top:.1f})", f"每秒回答数（最高 {top:.1f}）"), "dim"),
+        *graph(rate, len(rate), 3, top, plain, "cyan"),
+    ]
+    if any(v is not None for v in load.gpu):
+        out.append(Text(say("GPU utilisation over the same time, %", "同一时段的 GPU 利用率，%"), "dim"))
+        out += graph(stretched(load.gpu, len(rate)), len(rate), 3, 100, plain, "green")
+    return out
+
+
+def rates(marks: Sequence[tuple[float, int]], width: int) -> list[float | None]:
+    """Answers a second in columns of one second (more where there is no room)."""
+    last = marks[-1][0]
+    step = max(1.0, last / max(1, width))
+    counts: list[float] = [0.0] * max(1, int(last / step + 0.999))
+    before = 0
+    for at, done in marks:
+        counts[min(len(counts) - 1, int(at / step))] += done - before
+        before = done
+    return [c / step for c in counts]
+
+
+def stretched(values: Sequence[float | None], width: int) -> list[float | None]:
+    """The values over `width` columns, nearest one each."""
+    return [values[min(len(values) - 1, i * len(values) // width)] for i in range(width)] if values else []
+
+
+def _histogram(values: Sequence[float], width: int, plain: bool) -> Lines:
+    """First-byte times in eight bins up to the 99th percentile."""
     top = sorted(values)[min(len(values) - 1, int(0.99 * len(values)))] or 1e-3
-    counts = Counter(min(7, int(8 * v / top)) for v in values)
+    counts = Counter(min(BINS - 1, int(BINS * v / top)) for v in values)
     most = max(counts.values())
-    out = Text(say("first byte, ms\n", "首字节，毫秒\n"), "dim")
-    for i in range(8):
-        out.append(f"{1e3 * top * i / 8:>8.0f} ").append_text(bar(counts[i] / most, width - 20, plain, "cyan")).append(
-            f" {counts[i]}\n"
-        )
+    out = [Text(say(f"first byte, ms ({len(values)} answers)", f"首字节，毫秒（{len(values)} 个回答）"), "dim")]
+    for i in range(BINS):
+        line = Text(right(f"{1e3 * top * i / BINS:.0f}", 7) + " ", no_wrap=True)
+        out.append(line.append_text(bar(counts[i] / most, width - 16, plain, "cyan")).append(right(str(counts[i]), 6)))
     return out
 
 
-def _figures(now: dict[str, Any], before: dict[str, Any] | None) -> Text:
+def _figures(now: dict[str, Any], before: dict[str, Any] | None, width: int) -> Lines:
     from dstune.verify import compare, word
 
-    out = Text("\n")
+    out: Lines = []
     for key, label in (
         ("ttft_ms", say("first token", "首 token")),
         ("itl_ms", say("between tokens", "token 间隔")),
@@ -75,18 +129,21 @@ def _figures(now: dict[str, Any], before: dict[str, Any] | None) -> Text:
     ):
         row = now.get(key)
         if row:
-            out.append(
-                f"{label:18} p50 {num(row['p50'], digits=1)}  p95 {num(row['p95'], digits=1)}  p99 {num(row['p99'], digits=1)} ms\n"
-            )
-    out.append(
-        f"{now['output_tok_s']:.1f} tok/s, {now['request_s']:.2f} {say('requests/s', '请求/秒')}, {now['requests']['failed']} {say('failed', '失败')}\n",
-        "bold",
-    )
+            figures = "  ".join(f"{p} {num(row[p], digits=1)}" for p in ("p50", "p95", "p99"))
+            out.append(Text(left(label, 16) + figures + " ms", no_wrap=True))
+    words = f"{now['output_tok_s']:.1f} tok/s   {now['request_s']:.2f} {say('requests/s', '请求/秒')}   {now['requests']['failed']} {say('failed', '失败')}"
+    out.append(Text(fit(words, width), "bold", no_wrap=True))
     if before:
         tone = {"better": "green", "worse": "red", "noise": "dim"}
+        said = {"better": say("better", "变好"), "worse": say("worse", "变差"), "noise": say("within noise", "噪声范围内")}
+        out.append(Text(say("compared with the run before:", "与上一次对比："), "dim"))
         for verdict in compare([before], [now]):
-            verdict_word = word(verdict)
+            found = word(verdict)
             out.append(
-                f"  {verdict.claim:14} {verdict.before:>10.1f} → {verdict.after:>10.1f}  {verdict_word}\n", tone[verdict_word]
+                Text(
+                    f"  {verdict.claim:14} {verdict.before:>10.1f} → {verdict.after:>10.1f}  {said[found]}",
+                    tone[found],
+                    no_wrap=True,
+                )
             )
     return out

@@ -1,4 +1,4 @@
-"""The Log screen: a followed file, `docker logs -f`, or the journal; signatures matched line by line."""
+"""The Log screen: a followed file, `docker logs -f`, or the journal; signatures matched line by line and linked to their findings."""
 
 from __future__ import annotations
 
@@ -13,35 +13,65 @@ from rich.text import Text
 from dstune.lang import say
 from dstune.model import Evidence, Hit
 from dstune.readers.scan import clean, scanner, shown
+from dstune.tui.draw import Lines, click, fit
 
 KEEP_LINES = 2000
+TAIL = 256 << 10
+"""Bytes of an existing file that are read at the start."""
 
 
 @dataclass(slots=True)
 class LogState:
-    """The newest lines and which of them matched what."""
+    """The newest lines and which of them matched what. `back`: lines scrolled back from the end; `chosen`: a matched line's number."""
 
     source: str = ""
     lines: deque[tuple[int, str]] = field(default_factory=lambda: deque(maxlen=KEEP_LINES))
     marks: dict[int, str] = field(default_factory=dict)
     evidence: Evidence = field(default_factory=Evidence)
     number: int = 0
+    back: int = 0
+    chosen: int = 0
 
     def feed(self, text: str) -> bool:
         """Adds text that came; whether a signature matched."""
         text = clean(text)
-        first = self.number + 1
-        hits, facts = scanner("log").scan([(first, text)], "log", self.source)
-        for line in text.splitlines():
+        hits, facts = scanner("log").scan([(self.number + 1, text)], "log", self.source)
+        came = text.split("\n")
+        if came[-1] == "":
+            came.pop()
+        for line in came:
             self.number += 1
             self.lines.append((self.number, shown(line)))
+        if self.back:
+            self.back = min(self.back + len(came), len(self.lines))  # what is being read stays where it is
         for hit in hits:
             self.marks[hit.line] = hit.cause
-        if len(self.marks) > KEEP_LINES:
-            self.marks = {n: c for n, c in self.marks.items() if n > self.number - KEEP_LINES}
+        oldest = self.number - KEEP_LINES
+        if self.marks and min(self.marks) <= oldest:
+            self.marks = {n: c for n, c in self.marks.items() if n > oldest}
         kept: tuple[Hit, ...] = (*self.evidence.hits, *hits)[-500:]
         self.evidence = Evidence((*self.evidence.facts, *facts)[-500:], (), kept)
         return bool(hits or facts)
+
+    def texts(self) -> list[str]:
+        """Lines by their number (1-based, empty where they are no longer kept), for the Doctor."""
+        first = self.lines[0][0] if self.lines else 1
+        return [""] * (first - 1) + [line for _, line in self.lines]
+
+    def turn(self, step: int, height: int) -> None:
+        """Scrolls by lines; positive goes back in time."""
+        self.back = min(max(0, self.back + step), max(0, len(self.lines) - height))
+
+    def jump(self, step: int, height: int) -> None:
+        """Chooses the next (1) or the previous (-1) matched line and brings it into view."""
+        found = sorted(n for n in self.marks if n > self.number - len(self.lines))
+        if not found:
+            return
+        if step > 0:
+            self.chosen = next((n for n in found if n > self.chosen), found[0])
+        else:
+            self.chosen = next((n for n in reversed(found) if n < (self.chosen or 1 << 60)), found[-1])
+        self.back = min(max(0, self.number - self.chosen - height // 2), max(0, len(self.lines) - height))
 
 
 def follow(source: str) -> Iterator[str]:
@@ -57,18 +87,24 @@ def follow(source: str) -> Iterator[str]:
 
 
 def _file(path: str) -> Iterator[str]:
-    position, inode, rest = 0, -1, b""
+    position, inode, rest, failed = 0, -1, b"", ""
     while True:
         try:
             info = os.stat(path)
             if info.st_ino != inode or info.st_size < position:  # rotated or cut
-                position, inode, rest = max(0, info.st_size - (256 << 10)) if inode < 0 else 0, info.st_ino, b""
+                position, inode, rest = max(0, info.st_size - TAIL) if inode < 0 else 0, info.st_ino, b""
+            if info.st_size == position:
+                yield ""
+                continue
             with open(path, "rb") as f:
                 f.seek(position)
                 data = f.read(1 << 20)
+            failed = ""
         except OSError as error:
-            yield f"{say('cannot be read', '无法读取')}: {error}\n" if inode != -2 else ""
-            inode = -2
+            words = f"{path}: {say('cannot be read', '无法读取')}: {error.strerror}\n"
+            inode = 0  # what appears under the name later is read from its beginning
+            yield words if words != failed else ""
+            failed = words
             continue
         position += len(data)
         whole, newline, rest = (rest + data).rpartition(b"\n")
@@ -76,54 +112,56 @@ def _file(path: str) -> Iterator[str]:
 
 
 def _command(command: list[str]) -> Iterator[str]:
-    import fcntl
+    import select
 
     try:
-        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        child = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True
+        )
     except OSError as error:
         yield f"{command[0]}: {error.strerror}\n"
         return
     assert child.stdout is not None
-    flags = fcntl.fcntl(child.stdout, fcntl.F_GETFL)
-    fcntl.fcntl(child.stdout, fcntl.F_SETFL, flags | os.O_NONBLOCK)
-    rest = b""
+    handle, rest = child.stdout.fileno(), b""
     try:
         while True:
-            data = os.read(child.stdout.fileno(), 1 << 20) if _ready(child.stdout.fileno()) else b""
+            data = os.read(handle, 1 << 20) if select.select([handle], [], [], 0)[0] else b""
             whole, newline, rest = (rest + data).rpartition(b"\n")
             yield (whole + newline).decode("utf-8", "replace")
-            if child.poll() is not None and not data:
-                yield rest.decode("utf-8", "replace")
+            if not data and child.poll() is not None:
+                yield (
+                    rest.decode("utf-8", "replace")
+                    + f"\n[{' '.join(command)}: {say('ended with', '已结束，状态')} {child.returncode}]\n"
+                )
                 return
     finally:
         child.kill()
+        child.wait()
 
 
-def _ready(handle: int) -> bool:
-    import select
-
-    return bool(select.select([handle], [], [], 0)[0])
-
-
-def log_screen(state: LogState, width: int, height: int, offset: int = 0) -> Text:
-    """The newest lines, matched ones coloured and named. `offset` scrolls back."""
+def log_screen(state: LogState, width: int, height: int) -> Lines:
+    """The newest lines, matched ones coloured and named; a click on one opens its finding."""
     if not state.source:
-        return Text(
-            say(
-                "no log: dstune monitor --log FILE, docker:NAME or journal:UNIT",
-                "没有日志：dstune monitor --log 文件、docker:容器名 或 journal:服务名",
-            ),
-            "dim",
+        words = say(
+            "no log: dstune monitor --log FILE, docker:NAME or journal:UNIT",
+            "没有日志：dstune monitor --log 文件、docker:容器名 或 journal:服务名",
         )
+        return [Text(fit(words, width), "dim")]
+    count = f"{state.source}  {state.number:,} {say('lines', '行')}, {len(state.marks)} {say('matched', '处命中')}"
+    if state.back:
+        count += say(f"  (scrolled back {state.back}; End follows again)", f"  （已回滚 {state.back} 行，End 恢复跟随）")
     lines = list(state.lines)
-    end = max(0, len(lines) - offset)
-    out = Text(f"{state.source}  {state.number:,} {say('lines', '行')}, {len(state.marks)} {say('matched', '处命中')}\n", "dim")
+    end = len(lines) - state.back
+    out = [Text(fit(count, width), "dim", no_wrap=True)]
     for number, line in lines[max(0, end - height + 1) : end]:
         cause = state.marks.get(number)
-        out.append(f"{number:>7} ", "dim")
+        row = Text(f"{number:>7} ", "dim", no_wrap=True)
         if cause:
-            room = max(10, width - 12 - len(cause))
-            out.append(line[:room], "bold yellow").append(f"  ◀ {cause}", "bold red").append("\n")
+            tail = f" ◀ {cause}"
+            style = "bold reverse yellow" if number == state.chosen else "bold yellow"
+            body = fit(line, width - 8 - len(tail))
+            row.append(body, click(f"app.open('{cause}')", style)).append(tail, click(f"app.open('{cause}')", "bold red"))
         else:
-            out.append(line[: width - 8] + "\n")
+            row.append(fit(line, width - 8), "default")
+        out.append(row)
     return out

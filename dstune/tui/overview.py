@@ -1,180 +1,229 @@
-"""The Overview as text: cards, processes, server, findings. Pure: state and size in, rich text out."""
+"""The Overview: cards, host, servers, findings, processes, in what room the terminal gives. Pure: state and size in, lines out."""
 
 from __future__ import annotations
 
 from rich.text import Text
 
 from dstune.lang import say
-from dstune.tui.draw import bar, gib, graph, level, num, parts, spark
+from dstune.tui.card import HEIGHTS, card, narrow
+from dstune.tui.draw import MARK, TONE, Lines, bar, beside, click, fit, gib, left, num, right, spark
 from dstune.tui.state import State
 
-_SHORT = {
-    "sw_power_cap": ("power cap", "功耗上限"), "hw_slowdown": ("HW slowdown", "硬件降频"), "sw_thermal_slowdown": ("thermal", "过热降频"),
-    "hw_thermal_slowdown": ("HW thermal", "硬件过热"), "hw_power_brake_slowdown": ("power brake", "功率制动"), "gpu_idle": ("idle", "空闲"),
-    "applications_clocks_setting": ("app clocks", "应用频率"), "sync_boost": ("sync boost", "同步加速"), "display_clock_setting": ("display", "显示"),
-}  # fmt: skip
-_HARMLESS = ("gpu_idle", "applications_clocks_setting", "sync_boost", "display_clock_setting")
+WIDE = 150
+"""Cells from which the cards stand on the left and everything else beside them."""
+CURVES = 20
+"""Lines of curves that one card takes at most."""
 
 
-def overview(state: State, width: int, height: int, plain: bool = False) -> Text:
+def overview(state: State, width: int, height: int, plain: bool = False) -> Lines:
     """The whole screen."""
-    cards = state.evidence.subjects("gpu")
-    out = Text()
-    server = server_lines(state, width, plain)
-    findings = findings_strip(state, width)
-    room = height - len(server) - len(findings) - 4
-    if not cards:
-        out.append_text(no_gpu(state, width))
-    roomy = bool(cards) and room // len(cards) >= 8
-    for subject in cards:
-        out.append_text(card(state, subject, width, plain, roomy))
-    out.append_text(host_line(state, width, plain))
-    for line in (*server, *findings):
-        out.append_text(line).append("\n")
-    left = height - out.plain.count("\n") - 1
-    out.append_text(processes(state, width, max(0, left)))
+    if width >= WIDE and state.subjects("gpu"):
+        first = (width - 3) * 11 // 20
+        second = width - 3 - first
+        side = [host(state, second, plain), Text(), *servers(state, second, plain), Text(), *findings(state, second, 6), Text()]
+        return beside(_cards(state, first, height, plain), side + processes(state, second, height - len(side)), first, 3)
+    below = [host(state, width, plain), *servers(state, width, plain), *findings(state, width, 3)]
+    top = _cards(state, width, height - len(below) - _wanted(state), plain)
+    roomy = len(top) + len(below) + _wanted(state) < height - 2
+    gap = [Text()] if roomy else []
+    out = [*top, *gap, *below, *gap]
+    return out + processes(state, width, height - len(out))
+
+
+def _wanted(state: State) -> int:
+    """Lines that the processes should have at least."""
+    return min(4, 1 + len(state.processes())) if state.processes() else 0
+
+
+def _cards(state: State, width: int, room: int, plain: bool) -> Lines:
+    subjects = state.subjects("gpu")
+    if not subjects or all(state.value(s, "name") is None and not state.value(s, "lost") for s in subjects):
+        return _no_gpu(state, width)
+    each = room // len(subjects)
+    depth = 2 if each >= HEIGHTS[2] + 1 else 1 if each >= HEIGHTS[1] else 0
+    curves = min(CURVES, each - HEIGHTS[2]) if depth == 2 else 0
+    out: Lines = []
+    trouble = state.gap("gpu") if state.evidence.facts else None
+    if trouble is not None and trouble.name == "*":
+        out.append(Text(fit(f"✖ {trouble.reason}", width), "bold red", no_wrap=True))
+    if depth == 0:
+        names = say("GPU", "显卡"), say("busy", "利用率"), say("memory", "显存"), say("power", "功耗")
+        wide = narrow(width)
+        head = left(names[0], max(10, width - 2 * wide - 58)) + " " + left(names[1], wide + 6) + left(names[2], wide + 13)
+        out.append(Text(fit(head + right("T", 6) + right(names[3], 10) + right("MHz", 6), width), "dim", no_wrap=True))
+    for subject in subjects:
+        out += card(state, subject, width, depth, curves if curves >= 3 else 0, plain)
     return out
 
 
-def card(state: State, subject: str, width: int, plain: bool, roomy: bool) -> Text:
-    """One card: two lines, and graphs of minutes where there is room."""
-    title = f"{subject.removeprefix('gpu')} {state.value(subject, 'name') or '?'}"
-    if state.value(subject, "lost"):
-        return Text(f"{title}  {say('GPU IS LOST: reboot or reset needed', 'GPU 已掉线：需要重置或重启')}\n\n", "bold red")
-    used, total = state.number(subject, "memory_used_mib"), state.number(subject, "memory_total_mib")
-    util = state.number(subject, "utilization_pct")
-    head = Text(title[: width - 44].ljust(max(0, width - 44)), "bold")
-    head.append(f"{num(state.value(subject, 'temperature_c'), '°C'):>6} ")
-    head.append(f"{num(state.value(subject, 'power_draw_w'))}/{num(state.value(subject, 'power_limit_w'))}W".rjust(10) + " ")
-    head.append(f"{num(state.value(subject, 'clock_sm_mhz'))}MHz".rjust(10) + " ")
-    head.append(f"P{num(state.value(subject, 'performance_state'))}")
-    why = reasons(state, subject)
-    head.append("\n")
-    half = (width - 2) // 2
-    body = Text(say("GPU ", "算力") + " ")
-    body.append_text(bar((util or 0) / 100, half - 12, plain, "green" if util else "dim")).append(f"{num(util)}%".rjust(5))
-    body.append("  " + say("MEM ", "显存") + " ")
-    share = used / total if used is not None and total else 0.0
-    body.append_text(memory_bar(state, subject, half - 18, plain, share))
-    body.append(f" {gib(used)}/{gib(total)}\n", level(share))
-    out = head.append_text(body)
-    if why:
-        out.append(say("  slowed by: ", "  降频原因：") + why + "\n", "yellow")
-    if roomy:
-        left = graph(state.series(subject, "utilization_pct"), half - 2, 3, 100, plain, "green").plain.split("\n")
-        right = graph(state.series(subject, "memory_used_pct"), half - 2, 3, 100, plain, "magenta").plain.split("\n")
-        for a, b in zip(left, right, strict=True):
-            out.append(a, "green").append("    ").append(b, "magenta").append("\n")
-    elif width >= 100:
-        out.append_text(spark(state.series(subject, "utilization_pct"), half - 2, 100, plain, "green")).append("    ")
-        out.append_text(spark(state.series(subject, "memory_used_pct"), half - 2, 100, plain, "magenta")).append("\n")
-    return out
-
-
-def memory_bar(state: State, subject: str, width: int, plain: bool, share: float) -> Text:
-    """Used memory split into the processes on this card, largest first; what none of them accounts for is `other`."""
-    total = state.number(subject, "memory_total_mib")
-    index = int(subject.removeprefix("gpu") or 0)
-    sizes = sorted(
-        (
-            m
-            for p in state.evidence.subjects("process")
-            if state.number(p, "gpu") == index and (m := state.number(p, "memory_mib"))
-        ),
-        reverse=True,
-    )
-    if not total or not sizes:
-        return bar(share, width, plain, "" if share else "dim")
-    tones = ("magenta", "blue", "cyan", "yellow", "red")
-    shares = [(s / total, tones[i % len(tones)]) for i, s in enumerate(sizes[:5])]
-    rest = share - sum(s for s, _ in shares)
-    if rest > 0.01:
-        shares.append((rest, "white"))
-    return parts(shares, width, plain)
-
-
-def reasons(state: State, subject: str) -> str:
-    """Why the clock is lowered, harmless reasons left out."""
-    found = state.value(subject, "clock_event_reasons")
-    return ", ".join(say(*_SHORT.get(r, (r, r))) for r in found if r not in _HARMLESS) if isinstance(found, list) else ""
-
-
-def no_gpu(state: State, width: int) -> Text:
+def _no_gpu(state: State, width: int) -> Lines:
     """Why there is none: the gap's own words."""
-    gap = next((g for g in state.evidence.gaps if g.subject in ("gpu", "driver")), None)
-    text = Text(say("No GPU is visible here.", "这里看不到 GPU。"), "yellow")
+    if not state.samples:
+        return [Text(say("reading…", "读取中…"), "dim", no_wrap=True)]
+    gap = state.gap("driver") or state.gap("gpu")
+    out = [
+        Text(
+            say("No GPU is visible here; host and server are shown.", "这里看不到 GPU；以下为主机和服务。"),
+            "yellow",
+            no_wrap=True,
+        )
+    ]
     if gap is not None:
-        text.append(f" {gap.reason}"[: 2 * width])
-        if gap.hint:
-            text.append(f" → {gap.hint}", "dim")
-    return text.append("\n\n")
+        out.append(Text(fit(gap.reason + (f"  → {gap.hint}" if gap.hint else ""), width), "dim", no_wrap=True))
+    return out
 
 
-def host_line(state: State, width: int, plain: bool) -> Text:
-    """CPU and memory of the host."""
+def host(state: State, width: int, plain: bool) -> Text:
+    """Processor and memory of the host."""
     total, free = state.number("host", "ram_total_mib"), state.number("host", "ram_available_mib")
     used = total - free if total and free is not None else None
-    third = max(8, (width - 50) // 2)
-    text = Text("CPU  ").append_text(bar((state.number("host", "cpu_pct") or 0) / 100, third, plain))
-    text.append(f"{num(state.value('host', 'cpu_pct'))}%".rjust(5) + "  RAM ")
-    text.append_text(bar((used or 0) / total if total else 0, third, plain)).append(f" {gib(used)}/{gib(total)}")
-    text.append(f"  load {num(state.value('host', 'load_1m'), digits=1)}\n")
-    return text
+    room = max(6, (width - 52) // 2)
+    busy = state.number("host", "cpu_pct")
+    out = Text("CPU  ", no_wrap=True).append_text(bar((busy or 0) / 100, room, plain)).append(right(num(busy, "%"), 5) + "  ")
+    out.append(say("RAM  ", "内存 ")).append_text(bar((used or 0) / total if total else 0, room, plain)).append(
+        f" {gib(used)}/{gib(total)}"
+    )
+    out.append(say("  load ", "  负载 ") + num(state.value("host", "load_1m"), digits=1))
+    swap = state.number("host", "swap_used_mib")
+    if swap and width >= 100:
+        out.append(say("  swap ", "  交换 ") + gib(swap), "yellow")
+    out.truncate(width)
+    return out
 
 
-def server_lines(state: State, width: int, plain: bool) -> list[Text]:
-    """The server: name, queue, KV, rates, latencies, and small curves."""
-    engine = state.value("server", "engine")
-    if engine is None and state.value("server", "url") is None:
-        return [Text(say("no model server found here (dstune monitor URL)", "未发现模型服务（dstune monitor URL）"), "dim")]
-    if state.value("server", "reachable") is False:
+def servers(state: State, width: int, plain: bool) -> Lines:
+    """Every model server: three lines for one, one line each for several."""
+    found = [s for s in state.subjects("server") if state.value(s, "engine") is not None or state.value(s, "url") is not None]
+    if not found:
         return [
             Text(
-                say(f"server {state.value('server', 'url')} does not answer", f"服务 {state.value('server', 'url')} 无响应"),
-                "bold red",
+                say("no model server found here (dstune monitor URL)", "未发现模型服务（dstune monitor URL）"),
+                "dim",
+                no_wrap=True,
             )
         ]
-    models = state.value("server", "models")
-    name = models[0] if isinstance(models, list) and models else ""
-    head = Text(f"{engine or '?'} {state.value('server', 'version') or ''} ", "bold").append(f"{name}"[: width - 20])
-    waiting = state.number("server", "waiting") or 0
-    row = Text(say("running ", "运行 ") + num(state.value("server", "running")) + "  ")
-    row.append(say("waiting ", "排队 ") + num(state.value("server", "waiting")), "yellow" if waiting else "")
-    kv = state.number("server", "kv_usage_pct")
-    row.append("  KV ").append_text(bar((kv or 0) / 100, 10, plain)).append(f" {num(kv)}%")
-    row.append(f"  {num(state.value('server', 'generation_tok_s'))} tok/s")
-    row.append(say("  prefix ", "  前缀 ") + num(state.value("server", "prefix_hit_pct"), "%"))
-    times = Text()
+    if len(found) == 1:
+        return _server(state, found[0], width, plain)
+    return [_server_line(state, s, width, plain) for s in found]
+
+
+def _title(state: State, server: str) -> str:
+    models = state.value(server, "models")
+    version = state.value(server, "version") or ""
+    where = state.value(server, "url") or (
+        f":{num(state.value(server, 'port')).replace(',', '')}" if state.value(server, "port") else ""
+    )
+    return " ".join(
+        str(w)
+        for w in (
+            state.value(server, "engine") or say("server", "服务"),
+            version,
+            where,
+            models[0] if isinstance(models, list) and models else "",
+        )
+        if w
+    )
+
+
+def _down(state: State, server: str, width: int) -> Text | None:
+    if state.value(server, "reachable") is not False:
+        return None
+    words = say("does not answer (restarting, or stopped)", "无响应（正在重启或已停止）")
+    return Text(fit(f"✖ {_title(state, server)}  {words}", width), "bold red", no_wrap=True)
+
+
+def _queue(state: State, server: str, plain: bool) -> Text:
+    waiting, kv = state.number(server, "waiting"), state.number(server, "kv_usage_pct")
+    out = Text(say("running ", "运行 ") + num(state.value(server, "running")), no_wrap=True)
+    out.append(say("  waiting ", "  排队 ") + num(waiting), "bold yellow" if waiting else "")
+    if kv is not None:
+        out.append("  KV ").append_text(bar(kv / 100, 8, plain)).append(f" {num(kv)}%")
+    return out.append(f"  {num(state.value(server, 'generation_tok_s'))} tok/s")
+
+
+def _server_line(state: State, server: str, width: int, plain: bool) -> Text:
+    down = _down(state, server, width)
+    if down is not None:
+        return down
+    tail = _queue(state, server, plain).append(f"  TTFT {num(state.value(server, 'ttft_p50_ms'))} ms")
+    head = Text(left(_title(state, server), width - tail.cell_len - 1), "bold", no_wrap=True)
+    return head.append(" ").append_text(tail)
+
+
+def _server(state: State, server: str, width: int, plain: bool) -> Lines:
+    down = _down(state, server, width)
+    if down is not None:
+        return [down]
+    row = _queue(state, server, plain)
+    row.append(say("  prefix hits ", "  前缀命中 ") + num(state.value(server, "prefix_hit_pct"), "%"))
+    if (taken := state.number(server, "preemptions_s")) or (taken := state.number(server, "preemptions")):
+        row.append(say("  preempted ", "  抢占 ") + num(taken), "yellow")
+    row.truncate(width)
+    times = Text(no_wrap=True)
     for label, key in (("TTFT", "ttft"), ("ITL", "itl")):
-        times.append(
-            f"{label} p50 {num(state.value('server', f'{key}_p50_ms'))} p95 {num(state.value('server', f'{key}_p95_ms'))} ms   "
+        p50, p95 = (state.value(server, f"{key}_{p}_ms") for p in ("p50", "p95"))
+        times.append(f"{label} p50 {num(p50)} p95 {num(p95)} ms   ")
+    if state.value(server, "running") is None and (gap := state.gap(server)) is not None:
+        times = Text(fit(gap.reason, width), "dim", no_wrap=True)
+    known = [v for v in state.series(server, "generation_tok_s") if v is not None]
+    room = min(60, width - times.cell_len - 8)
+    if known and room >= 10:
+        times.append("tok/s ", "dim").append_text(
+            spark(state.curve(server, "generation_tok_s", room), room, max(known) or 1, plain)
         )
-    curve = [v for v in state.series("server", "generation_tok_s") if v is not None]
-    if curve and width >= 60:
-        times.append_text(
-            spark(state.series("server", "generation_tok_s"), width - len(times.plain) - 2, max(curve) or 1, plain)
-        )
-    return [head, row, times]
+    return [Text(fit(_title(state, server), width), "bold", no_wrap=True), row, times]
 
 
-def findings_strip(state: State, width: int) -> list[Text]:
-    """The first findings, one line each."""
-    tone = {"error": "bold red", "warning": "yellow", "info": "cyan"}
+def findings(state: State, width: int, rows: int) -> Lines:
+    """The first root causes, a line each; a click opens them."""
     roots = [f for f in state.diagnosis.findings if not f.because]
-    lines = [Text(f"● {f.cause}: {f.message}"[:width], tone[f.severity]) for f in roots[:3]]
-    if len(roots) > 3:
-        lines.append(Text(say(f"  … {len(roots) - 3} more: key 2", f"  … 另有 {len(roots) - 3} 项：按 2"), "dim"))
-    return lines or [Text(say("no findings", "没有发现问题"), "green")]
+    if not roots:
+        words = say("no findings", "没有发现问题") if state.diagnosed else say("not diagnosed yet", "尚未诊断")
+        return [Text(words, "green" if state.diagnosed else "dim", no_wrap=True)]
+    shown = roots if len(roots) <= rows else roots[: rows - 1]
+    out = [
+        Text(
+            fit(f"{MARK[f.severity]} {f.cause}: {f.message}".replace("\n", " "), width),
+            click(f"app.open('{f.cause}')", TONE[f.severity]),
+            no_wrap=True,
+        )
+        for f in shown
+    ]
+    if len(roots) > len(shown):
+        more = len(roots) - len(shown)
+        out.append(
+            Text(say(f"  … {more} more: key 2", f"  … 另有 {more} 项：按 2"), click("app.show('doctor')", "dim"), no_wrap=True)
+        )
+    return out
 
 
-def processes(state: State, width: int, rows: int) -> Text:
-    """Processes on the cards, largest first."""
-    found = sorted(state.evidence.subjects("process"), key=lambda p: -(state.number(p, "memory_mib") or 0))
+def processes(state: State, width: int, rows: int) -> Lines:
+    """Processes on the cards, the largest first."""
+    found = state.processes()
     if rows < 2 or not found:
-        return Text()
-    out = Text(f"{'PID':>8} {'GPU':>3} {say('MEM', '显存'):>8} {say('CONTAINER', '容器'):12} {say('COMMAND', '命令')}\n", "dim")
-    for p in found[: rows - 1]:
-        text = str(state.value(p, "command") or state.value(p, "name") or "?")
-        line = f"{num(state.value(p, 'pid')).replace(',', ''):>8} {num(state.value(p, 'gpu')):>3} {gib(state.number(p, 'memory_mib')):>8} {state.value(p, 'container') or '-'!s:12} {text}"
-        out.append(line[:width] + "\n")
+        return []
+    boxed = any(state.value(p, "container") for p in found)
+    head = right("PID", 8) + right("GPU", 4) + right(say("MEM", "显存"), 8) + "  "
+    head += left(say("CONTAINER", "容器"), 16) + " " if boxed else ""
+    out = [Text(fit(head + say("COMMAND", "命令"), width), "dim", no_wrap=True)]
+    shown = found if len(found) <= rows - 1 else found[: rows - 2]
+    for p in shown:
+        words = (
+            right(str(state.value(p, "pid") or "-"), 8)
+            + right(str(state.value(p, "gpu")), 4)
+            + right(gib(state.number(p, "memory_mib")), 8)
+            + "  "
+        )
+        words += left(str(state.value(p, "container") or "-"), 16) + " " if boxed else ""
+        line = Text(words, no_wrap=True)
+        engine = state.value(p, "engine")
+        if engine:
+            line.append(f"[{engine}] ", "cyan")
+        line.append(str(state.value(p, "command") or state.value(p, "name") or "?"))
+        line.truncate(width, overflow="ellipsis")
+        out.append(line)
+    if len(found) > len(shown):
+        out.append(
+            Text(say(f"{len(found) - len(shown):>8} more", f"{len(found) - len(shown):>8} 个未显示"), "dim", no_wrap=True)
+        )
     return out

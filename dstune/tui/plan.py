@@ -1,4 +1,4 @@
-"""The Plan screen: a card, a context, a concurrency, a precision; the budget and the launch line move with them."""
+"""The Plan screen: card, context, concurrency, precision, engine, goal; budget, predictions and launch line move with the keys. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.text import Text
 from dstune.errors import DstuneError
 from dstune.lang import pick, say
 from dstune.model import Plan, Workload
-from dstune.tui.draw import parts
+from dstune.tui.draw import Lines, click, fit, flow, left, parts, wrapped
 
 R1 = "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"
 CARDS = (
@@ -19,6 +19,7 @@ CARDS = (
 CONTEXTS = (1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 CONCURRENCY = (1, 2, 4, 8, 16, 32, 64, 128)
 ENGINES = ("auto", "vllm", "transformers", "llama.cpp", "sglang")
+PRECISIONS = ("auto", "16 bit", "8 bit", "4 bit")
 GOALS = ("latency", "throughput", "memory")
 _TONES = ("magenta", "blue", "cyan", "yellow", "green", "red")
 
@@ -31,6 +32,7 @@ class Knobs:
     gpus: int = 1
     context: int = 8192
     concurrency: int = 8
+    precision: str = "auto"
     engine: str = "auto"
     goal: str = "latency"
     model: str = R1
@@ -38,7 +40,8 @@ class Knobs:
     def turned(self, key: str, step: int) -> Knobs:
         """The knobs after one step of one of them."""
         scale: dict[str, tuple[object, ...]] = {
-            "gpu": (*cards(self.gpu),), "context": CONTEXTS, "concurrency": CONCURRENCY, "engine": ENGINES, "goal": GOALS, "gpus": (1, 2, 4, 8),
+            "gpu": (*cards(self.gpu),), "context": CONTEXTS, "concurrency": CONCURRENCY, "precision": PRECISIONS, "engine": ENGINES, "goal": GOALS,
+            "gpus": (1, 2, 4, 8),
         }  # fmt: skip
         values = list(scale[key])
         at = values.index(getattr(self, key)) if getattr(self, key) in values else 0
@@ -62,53 +65,75 @@ def planned(knobs: Knobs) -> Plan | str:
     try:
         work = Workload(512, min(1024, knobs.context // 2), knobs.concurrency, None, knobs.goal)  # type: ignore[arg-type]
         card, spec = gpus.find(knobs.gpu), models.get(knobs.model)
-        wish = Wish(card, spec, knobs.gpus, knobs.engine, knobs.context, name=spec.id, asked_concurrency=True, workload=work)
+        tiers = (PRECISIONS.index(knobs.precision) - 1,) if knobs.precision != "auto" else (0, 1, 2)
+        wish = Wish(
+            card, spec, knobs.gpus, knobs.engine, min(knobs.context, spec.context), name=spec.id, asked_concurrency=True, workload=work, tiers=tiers
+        )  # fmt: skip
         return recommend(wish)
     except DstuneError as error:
-        return f"{error.what}\n{error.why}\n{error.next}"
+        return "\n".join(filter(None, (error.what, error.why, error.next)))
 
 
-def plan_screen(knobs: Knobs, plan: Plan | str, width: int, plain: bool = False) -> Text:
-    """Knobs, budget bar with its parts, predictions, launch."""
-    out = Text()
-    for key, label, value in (
-        ("g/G", say("GPU", "显卡"), f"{knobs.gpus} × {knobs.gpu}"), ("x/X", say("context", "上下文"), f"{knobs.context:,}"),
-        ("c/C", say("requests at once", "并发"), str(knobs.concurrency)), ("e/E", say("engine", "引擎"), knobs.engine), ("o/O", say("goal", "目标"), knobs.goal),
-        ("n/N", say("cards", "卡数"), str(knobs.gpus)),
+def plan_screen(knobs: Knobs, plan: Plan | str | None, width: int, plain: bool = False, total_mib: float = 0.0) -> Lines:
+    """Knobs, budget bar with its parts, predictions, launch. `plan` None: it is being computed."""
+    items = []
+    for key, name, label, value in (
+        ("g", "gpu", say("GPU", "显卡"), f"{knobs.gpus} × {knobs.gpu}"), ("x", "context", say("context", "上下文"), f"{knobs.context:,}"),
+        ("c", "concurrency", say("at once", "并发"), str(knobs.concurrency)), ("p", "precision", say("precision", "精度"), _word(knobs.precision)),
+        ("e", "engine", say("engine", "引擎"), _word(knobs.engine)), ("o", "goal", say("goal", "目标"), _word(knobs.goal)),
+        ("n", "gpus", say("cards", "卡数"), str(knobs.gpus)),
     ):  # fmt: skip
-        out.append(f" {key} ", "reverse").append(f" {label}: ").append(f"{value}   ", "bold")
-        if len(out.plain.rpartition("\n")[2]) > width - 30:
-            out.append("\n")
-    out.append("\n\n")
+        action = f"app.turn('{name}',1)"
+        items.append(Text(f" {key} ", click(action, "reverse")).append(f" {label} ").append(value, click(action, "bold")))
+    out = [*flow(items, width, 2), Text(fit(knobs.model, width), "dim", no_wrap=True), Text()]
+    if plan is None:
+        return [*out, Text(say("computing…", "计算中…"), "dim")]
     if isinstance(plan, str):
-        return out.append(plan, "red")
-    total = _total_mib(plan)
-    used = sum(m.mib for m in plan.memory)
-    groups = _groups(plan)
-    shares = [(mib / total, _TONES[i % len(_TONES)]) for i, (_, mib) in enumerate(groups)]
-    out.append_text(parts(shares, width - 24, plain)).append(f" {used / 1024:.1f} / {total / 1024:.1f} GiB\n")
-    for i, (name, mib) in enumerate(groups):
-        out.append(("#=+*o"[i % 5] if plain else "■") + " ", _TONES[i % len(_TONES)]).append(f"{name} {mib:,.0f} MiB   ")
-        if len(out.plain.rpartition("\n")[2]) > width - 30:
-            out.append("\n")
-    out.append("\n\n" + f"{plan.engine} {plan.engine_version}\n", "bold")
+        return [*out, *(line for part in plan.splitlines() for line in wrapped(part, width, "red"))]
+    out += _budget(plan, width, plain, total_mib)
+    out += [Text(), Text(f"{plan.engine} {plan.engine_version}".strip(), "bold")]
     for key, p in plan.predictions.items():
-        out.append(f"  {key:26} {p.value:>12,.1f}   ({p.low:,.1f} … {p.high:,.1f})\n")
-    out.append("\n" + plan.launch + "\n", "green")
+        out.append(Text(left(f"  {key}", 28) + f"{p.value:>12,.1f}   ({p.low:,.1f} … {p.high:,.1f})", no_wrap=True))
+    out += [Text(), *(line for part in plan.launch.splitlines() for line in wrapped(part, width, "green"))]
+    out.append(Text(" w ", click("app.write", "reverse")).append(say(" write it as launch.sh", " 写入 launch.sh")))
     for note in plan.rejected[:3]:
-        out.append(f"\n{note.option}: {pick(note.why)}"[: 2 * width], "dim")
+        out += wrapped(f"{note.option}: {pick(note.why)}", width, "dim")[:2]
     return out
 
 
-def _total_mib(plan: Plan) -> float:
+def _word(value: str) -> str:
+    words = {
+        "auto": ("auto", "自动"), "16 bit": ("16 bit", "16 位"), "8 bit": ("8 bit", "8 位"), "4 bit": ("4 bit", "4 位"), "latency": ("latency", "延迟"),
+        "throughput": ("throughput", "吞吐"), "memory": ("memory", "显存"),
+    }  # fmt: skip
+    return say(*words.get(value, (value, value)))
+
+
+def _budget(plan: Plan, width: int, plain: bool, total_mib: float) -> Lines:
+    total = total_mib or card_mib(plan)
+    used = sum(m.mib for m in plan.memory)
+    groups = grouped(plan)
+    shares = [(mib / total, _TONES[i % len(_TONES)]) for i, (_, mib) in enumerate(groups)]
+    figures = f" {used / 1024:.1f} / {total / 1024:.1f} GiB"
+    out = [parts(shares, width - len(figures), plain).append(figures, "bold red" if used > total else "bold")]
+    marks = [
+        Text(("#=+*o"[i % 5] if plain else "■") + " ", _TONES[i % len(_TONES)]).append(f"{name} {mib:,.0f} MiB", "default")
+        for i, (name, mib) in enumerate(groups)
+    ]
+    return out + flow(marks, width)
+
+
+def card_mib(plan: Plan) -> float:
+    """Memory of the plan's card."""
     from dstune.catalog import gpus
 
     return float(gpus.find(plan.gpu).memory_mib)
 
 
-def _groups(plan: Plan) -> list[tuple[str, float]]:
+def grouped(plan: Plan) -> list[tuple[str, float]]:
     """Memory lines by their first word (weights, KV…), largest first."""
     sums: dict[str, float] = {}
     for line in plan.memory:
-        sums[line.part.partition(":")[0]] = sums.get(line.part.partition(":")[0], 0.0) + line.mib
+        name = line.part.partition(":")[0]
+        sums[name] = sums.get(name, 0.0) + line.mib
     return sorted(sums.items(), key=lambda item: -item[1])

@@ -1,0 +1,101 @@
+"""Keys and their words: bindings, the tabs, the line at the bottom, the help."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.text import Text
+from textual.binding import Binding
+
+from dstune.lang import say
+from dstune.tui.draw import click, fit
+
+SCREENS = ("overview", "doctor", "load", "plan", "log")
+_KNOBS = (
+    ("gpu", "g"),
+    ("context", "x"),
+    ("concurrency", "c"),
+    ("precision", "p"),
+    ("engine", "e"),
+    ("goal", "o"),
+    ("gpus", "n"),
+)
+
+
+def bindings() -> list[Any]:
+    """All keys of the app."""
+    hidden = {
+        "up,k": "move(-1)", "down,j": "move(1)", "pageup": "move(-10)", "pagedown": "move(10)", "home": "end(-1)", "end": "end(1)", "enter": "enter",
+        "escape": "leave", "space": "pause", "left": "seek(-1)", "right": "seek(1)", "shift+left": "seek(-10)", "shift+right": "seek(10)",
+    }  # fmt: skip
+    shown = {
+        "q": "quit", "h,question_mark": "help", "l": "language", "d": "dark", "f": "fix(False)", "F": "fix(True)", "w": "write", "u": "undo", "s": "load",
+    }  # fmt: skip
+    out = [Binding(str(i + 1), f"show('{name}')", name, show=False) for i, name in enumerate(SCREENS)]
+    out += [
+        Binding(k, f"turn('{name}',{step})", show=False) for name, key in _KNOBS for k, step in ((key, 1), (key.upper(), -1))
+    ]
+    return out + [Binding(k, action, action, show=False) for k, action in {**hidden, **shown}.items()]
+
+
+def title(name: str) -> str:
+    """A screen's name."""
+    words = {
+        "overview": ("Overview", "总览"),
+        "doctor": ("Doctor", "诊断"),
+        "load": ("Load", "压测"),
+        "plan": ("Plan", "规划"),
+        "log": ("Log", "日志"),
+    }
+    return say(*words[name])
+
+
+def tabs(name: str, width: int, right: str, errors: int) -> Text:
+    """The line at the top: the screens, each clickable, and where the samples come from."""
+    out = Text(" dstune ", "bold", no_wrap=True)
+    for i, key in enumerate(SCREENS):
+        count = f"·{errors}" if key == "doctor" and errors else ""
+        out.append(f" {i + 1} {title(key)}{count} ", click(f"app.show('{key}')", "reverse" if key == name else ""))
+    room = width - out.cell_len - 1
+    words = fit(right, room)
+    return out.append(" " * (room - Text(words).cell_len) + words, "dim") if room > 3 else out
+
+
+def status(name: str, width: int, note: str, replayed: bool, diff: bool) -> Text:
+    """The line at the bottom: the last note, what the keys do here, then the keys of everywhere."""
+    keys = {
+        "doctor": say("↑↓ enter f fix F all w write u undo", "↑↓ 回车 f 修复 F 全部 w 写入 u 撤销"), "load": say("s start/stop  c clients", "s 开始/停止  c 客户端数"),
+        "plan": say("g x c p e o n change, shift back, w write", "g x c p e o n 更改，shift 反向，w 写入"),
+        "log": say("↑↓ scroll  n next match  enter finding", "↑↓ 滚动  n 下一命中  回车 看诊断"),
+    }.get(name, "")  # fmt: skip
+    if diff and name == "doctor":
+        keys = say("w write  f or esc back  u undo", "w 写入  f 或 esc 返回  u 撤销")
+    out = Text(" ", no_wrap=True)
+    if note:
+        out.append(fit(note, width - 2) + "   ", "bold yellow")
+    if keys:
+        out.append(fit(keys, width - out.cell_len - 1) + "   ")
+    everywhere = (say("space pause  ←→ seek  ", "空格 暂停  ←→ 跳转  ") if replayed else "") + say(
+        "1-5 screens  h help  l 中文  d light  q quit", "1-5 页面  h 帮助  l English  d 明暗  q 退出"
+    )
+    return out.append(fit(everywhere, width - out.cell_len - 1), "dim")
+
+
+def help_text() -> str:
+    """Every key."""
+    return say(
+        "1 Overview  2 Doctor  3 Load  4 Plan  5 Log   (or click)\n\n"
+        "Doctor  ↑↓ j k choose   enter open/close evidence   f fix of this finding\n        F all fixes   w write what is shown   u undo the last write\n"
+        "Load    s start or stop   c C clients\n"
+        "Plan    g GPU  x context  c requests  p precision  e engine  o goal\n        n cards (shift: back)   w write launch.sh\n"
+        "Log     ↑↓ page scroll   n N next/previous match   enter its finding   end follow\n"
+        "Replay  space pause   ←→ one sample   shift+←→ ten\n\n"
+        "l 中文   d light/dark   ctrl+p commands   q quit          any key closes this",
+        "1 总览  2 诊断  3 压测  4 规划  5 日志   （可点击）\n\n"
+        "诊断  ↑↓ j k 选择   回车 展开/收起证据   f 该项的修复\n      F 全部修复   w 写入所示更改   u 撤销上次写入\n"
+        "压测  s 开始或停止   c C 客户端数\n"
+        "规划  g 显卡  x 上下文  c 并发  p 精度  e 引擎  o 目标\n      n 卡数（shift 反向）   w 写入 launch.sh\n"
+        "日志  ↑↓ 翻页   n N 下一/上一命中   回车 打开对应诊断   End 跟随\n"
+        "回放  空格 暂停   ←→ 一个采样   shift+←→ 十个\n\n"
+        "l English   d 明暗   ctrl+p 命令   q 退出          按任意键关闭",
+    )

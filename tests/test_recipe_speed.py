@@ -1,0 +1,56 @@
+"""No expression of a recipe takes long on text that is made to mislead it: deep indentation, blank runs, one long line."""
+
+import re
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from dstune.catalog.rules import parts, rules
+
+LIMIT_S = 2.0
+SPACES = "    " * 5
+TEXTS = {
+    "indented Python": "@app.post('/x')\nasync def handler(message, history):\n" + (SPACES + "value = call(value, 1)\n") * 40,
+    "functions": "".join(f"def predict{i}(x):\n{SPACES}y = f(x)  \n\n{SPACES}return y\n" for i in range(30)),
+    "blanks": "def chat(x):\n" + (" " * 60 + "\n") * 30,
+    "long line": "RuntimeError: " + "CUDA error: out of memory, " * 150,
+    "words and dots": "docker run --gpus all -e A=b " * 60 + "a." * 1500,
+    "numbers": "Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 2.00 GiB " * 40,
+    "short log lines": "INFO 11-30 21:13:42 [core.py:1510] NCCL INFO Channel 00 : 1[1] -> 0[0] via P2P/CUMEM\n" * 60,
+    "table": ("| N/A   31C    P0    37W / 250W |   2716MiB / 16384MiB |      0%      Default |\n" + "|" + "=" * 70 + "|\n") * 25,
+}
+
+
+@contextmanager
+def alarm() -> Iterator[None]:
+    """Ends a search that does not end; `re` looks for signals while it searches."""
+
+    def stop(*_: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, LIMIT_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no interval timer here")
+@pytest.mark.parametrize("cause", sorted(rules()))
+def test_expressions_are_quick(cause: str) -> None:
+    for way in rules()[cause].ways:
+        for _, expression in parts(way):
+            pattern = re.compile(expression)
+            for name, text in TEXTS.items():
+                began = time.monotonic()
+                try:
+                    with alarm():
+                        pattern.search(text)
+                except TimeoutError:
+                    pytest.fail(f"{cause}: {expression[:120]!r} does not end on {name}")
+                assert time.monotonic() - began < LIMIT_S

@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from dstune.catalog.gpus import Gpu
     from dstune.plan.search import Wish
 
-KINDS = ("dockerfile", "compose", "launch", "config")
+KINDS = ("app", "dockerfile", "compose", "launch", "config")
 ENGINES = ("auto", "vllm", "transformers", "llama.cpp", "sglang", "hf-serve")
 CONTAINERS = {"dockerfile", "compose"}
 
 
 @click.command(
     help=say(
-        "Write WHAT (dockerfile, compose, launch, config; several together) for a card. Without -o to standard output.",
-        "为显卡生成 WHAT（dockerfile、compose、launch、config，可同时给多个）。不给 -o 时打印到标准输出。",
+        "Write WHAT for a card: app (a chat server of your own, into a folder), or dockerfile, compose, launch, config (several together; without -o to standard output).",
+        "为显卡生成 WHAT：app（自己的聊天服务，写入文件夹），或 dockerfile、compose、launch、config（可同时给多个，不给 -o 时打印到标准输出）。",
     )
 )
 @click.argument("what", nargs=-1, required=True, type=click.Choice(KINDS))
@@ -47,6 +47,16 @@ CONTAINERS = {"dockerfile", "compose"}
 )  # fmt: skip
 @click.option(
     "--vram-limit", type=click.FloatRange(0.5), help=say("Most GiB that the server may take.", "服务最多占用的显存（GiB）。")
+)
+@click.option(
+    "--mode",
+    type=click.Choice(["latency", "throughput"]),
+    help=say("Of app: one user fastest (default), or many together.", "app 的模式：单用户最快（默认）或多用户合批。"),
+)
+@click.option(
+    "--quantization",
+    type=click.Choice(["none", "nf4", "int8"]),
+    help=say("Of app: form of the weights; else as the card needs.", "app 的权重格式；不给则按显卡决定。"),
 )
 @click.option("--port", type=click.IntRange(1, 65535), default=None, help=say("Port on the host.", "主机端口。"))
 @click.option(
@@ -77,6 +87,8 @@ def command(
     concurrency: int | None,
     goal: str,
     vram_limit: float | None,
+    mode: str | None,
+    quantization: str | None,
     port: int | None,
     public: bool,
     app: str,
@@ -94,6 +106,23 @@ def command(
 
     if driver and not Version(driver).parts:
         raise DstuneError(say(f"{driver!r} is no driver version", f"{driver!r} 不是驱动版本"), "", "--driver 550.54.15")
+    program = "app" in what
+    if program and (len(what) > 1 or engine not in ("auto", "transformers")):
+        raise DstuneError(
+            say("app is a whole folder around transformers", "app 是基于 transformers 的完整文件夹"),
+            say("it brings its own Dockerfile, compose file and configuration", "它自带 Dockerfile、compose 与配置"),
+            "dstune generate app -o my-chat",
+        )
+    if not program and (mode or quantization):
+        raise DstuneError(
+            say("--mode and --quantization are options of app", "--mode 与 --quantization 只用于 app"),
+            "",
+            "dstune generate app",
+        )
+    if mode == "latency" and concurrency and concurrency > 1:
+        raise DstuneError(
+            say("latency mode answers one request at a time", "latency 模式一次只回答一个请求"), "", f"--mode throughput --concurrency {concurrency}"
+        )  # fmt: skip
     name = model or R1
     spec, count, others, cuda = models.get(name), gpus or 1, 0.0, ""
     if gpu:
@@ -111,11 +140,25 @@ def command(
             say(f"{spec.short} reads at most {spec.context:,} tokens", f"{spec.short} 最多支持 {spec.context:,} token"), "", f"--context {spec.context}"
         )  # fmt: skip
     folder = name if os.path.isdir(name) else ""
+    if program:
+        engine = "transformers"
     work = Workload(512, 1024 if spec.reasoning else 512, concurrency or 1, None, goal)  # type: ignore[arg-type]
     wish = Wish(
         card, spec, count, engine, context or 0, (vram_limit or 0) * 1024, others, engine_version,
         name=name if spec.quant or folder else spec.id, driver_cuda=cuda, asked_concurrency=concurrency is not None, workload=work,
     )  # fmt: skip
+    if program:
+        from dstune.render import app as chat
+        from dstune.render.size import size
+
+        style = mode or ("throughput" if goal == "throughput" or (concurrency or 1) > 1 else "latency")
+        fitting = size(
+            card, spec, style, 1 if style == "latency" else concurrency or 0, context or 0, (vram_limit or 0) * 1024, others, quantization or ""
+        )  # fmt: skip
+        wish = replace(wish, context=fitting.context, limit_mib=0.0, tiers=(0, 1, 2), workload=replace(work, concurrency=1))
+        plan, version = planned(wish, card, driver, strict=True)
+        made = chat.render(plan, Context(card, spec, driver, version, folder, public, port or 0), fitting, vram_limit)
+        return _deliver(made, plan, out or "my-chat", force, as_json)
     plan, version = planned(wish, card, driver, strict=bool(driver) or bool(CONTAINERS.intersection(what)))
     made = render(what, plan, Context(card, spec, driver, version, folder, public, port or 0, app=app))
     return _deliver(made, plan, out, force, as_json)
@@ -191,7 +234,8 @@ def _deliver(made: tuple[Artifact, ...], plan: Plan, out: str | None, force: boo
             blocked.append(path)
         changes.append(patch.Change(source, source.encoded(artifact.text)))
     if not blocked:
-        os.makedirs(out, exist_ok=True)
+        for folder in {os.path.dirname(c.source.path) for c in changes} | {out}:
+            os.makedirs(folder or ".", exist_ok=True)
         if changes:
             patch.write(changes, {"command": "generate"})
         for artifact in shown:

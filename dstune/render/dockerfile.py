@@ -35,6 +35,8 @@ def deploy(plan: Plan, context: Context) -> Deployment:
     """The plan with its container; packages that the plan's quantisation needs are added."""
     context = replace(context, beside=context.beside | {"dockerfile"})
     stack = context.stack(plan)
+    if "app" in context.beside:
+        stack = replace(stack, health="/health")
     scheme = str(
         next((s.value for s in plan.settings if s.key in ("transformers.quantization", "hfserve.quantization")), "") or ""
     ).lower()

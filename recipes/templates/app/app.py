@@ -1,0 +1,85 @@
+"""Starts the chat server.
+
+python app.py [--config config.yaml] [--check]      --check reads the configuration and starts nothing
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+from chat import settings as configuration
+
+GRACE_S = 20
+"""Seconds that running answers get to finish when the server is asked to stop."""
+
+
+def main() -> int:
+    """Reads the configuration, then serves until a signal ends it."""
+    parser = argparse.ArgumentParser(description="Chat page and OpenAI-compatible API around one model")
+    parser.add_argument("--config", default="config.yaml")
+    parser.add_argument("--check", action="store_true", help="read the configuration and start nothing")
+    options = parser.parse_args()
+    try:
+        settings = configuration.load(options.config)
+        if path := os.environ.get("MODEL_PATH"):  # in a container the model's folder is mounted elsewhere
+            settings = replace(settings, model=replace(settings.model, path=path))
+        if options.check:
+            print(f"{options.config} is valid")
+            return 0
+        return serve(settings)
+    except configuration.SettingsError as error:
+        print(f"{options.config} cannot be used:\n{error}", file=sys.stderr)
+        return 2
+
+
+def serve(settings: configuration.Settings) -> int:
+    """Page, API and engine in this process. Imports torch and gradio only here, so that a wrong configuration is told at once."""
+    os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+    # Threads of torch on a CPU sleep when they wait. By default they spin, which halves the speed as soon as anything else runs.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    import gradio as gr
+    import uvicorn
+    from fastapi import FastAPI
+
+    from chat import api, model, ui
+    from chat.decoder import Decoder
+    from chat.engine import Engine
+    from chat.trace import Trace
+
+    # The worker thread must get Python's lock back at once when the device has a token; the default lets others keep it for 5 ms.
+    sys.setswitchinterval(0.0005)
+    model.longest(settings)
+    tokenizer = model.tokenizer(settings)
+    trace = Trace(settings.log)
+
+    def make() -> Decoder:
+        return Decoder(model.load(settings), settings.slots, settings.cache.context, settings.cache.kv_dtype == "float8")
+
+    engine = Engine(settings, trace, make, model.end_tokens(settings, tokenizer))
+
+    @contextlib.asynccontextmanager
+    async def life(_: FastAPI) -> AsyncIterator[None]:
+        engine.start(asyncio.get_running_loop())
+        trace("server", "starting", host=settings.server.host, port=settings.server.port, slots=settings.slots)
+        yield
+        await asyncio.to_thread(engine.close, GRACE_S)
+        trace("server", "stopped")
+
+    app = FastAPI(title=settings.page.title, lifespan=life)
+    api.add_routes(app, settings, engine, tokenizer)
+    app = gr.mount_gradio_app(app, ui.build(settings, engine, tokenizer), path="")
+    # In a container the environment says where to listen: the port is published from all addresses there.
+    host = os.environ.get("GRADIO_SERVER_NAME", settings.server.host)
+    port = int(os.environ.get("GRADIO_SERVER_PORT", settings.server.port))
+    uvicorn.run(app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=GRACE_S)
+    return 1 if engine.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

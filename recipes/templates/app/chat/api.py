@@ -1,0 +1,175 @@
+"""The OpenAI-compatible API, health and metrics."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from pydantic import BaseModel, Field
+
+from chat.answer import Piece, answer, limits
+from chat.engine import BusyError, Engine, Job, RequestError
+from chat.prompt import TooLongError, prepare
+from chat.settings import Settings
+
+FINISH = {"stop": "stop", "length": "length", "timeout": "length", "runaway": "length", "cancelled": "stop"}
+"""Our reasons in OpenAI's words. An answer cut for its time or its repetition is incomplete, which is what `length` tells a client."""
+
+
+class ChatMessage(BaseModel):
+    """A message; content as text or as OpenAI's list of parts."""
+
+    role: str = Field(pattern="^(system|developer|user|assistant)$")
+    content: str | list[dict[str, Any]]
+
+    def plain(self) -> dict[str, str]:
+        """Role and text."""
+        text = self.content if isinstance(self.content, str) else "".join(str(p.get("text", "")) for p in self.content)
+        return {"role": "system" if self.role == "developer" else self.role, "content": text}
+
+
+class StreamOptions(BaseModel):
+    """What a stream carries beside the text."""
+
+    include_usage: bool = False
+
+
+class ChatRequest(BaseModel):
+    """The fields that are read; what else a client sends has no effect."""
+
+    messages: list[ChatMessage] = Field(min_length=1)
+    model: str = ""
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    temperature: float | None = Field(None, ge=0, le=2)
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, ge=0, le=256)
+    max_tokens: int | None = Field(None, ge=1)
+    max_completion_tokens: int | None = Field(None, ge=1)
+    stop: str | list[str] | None = None
+    n: int = Field(1, ge=1, le=1)
+    ignore_eos: bool = False
+
+
+def add_routes(app: FastAPI, settings: Settings, engine: Engine, tokenizer: Any) -> None:
+    """/v1/chat/completions, /v1/models, /health and /metrics."""
+    name = settings.model.path.rstrip("/").rsplit("/", 1)[-1]
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0]
+        return refusal(400, f"{'.'.join(str(p) for p in first['loc'][1:])}: {first['msg']}")
+
+    @app.post("/v1/chat/completions", response_model=None)
+    async def chat(body: ChatRequest) -> Response:
+        messages = [m.plain() for m in body.messages]
+        if messages[-1]["role"] != "user":
+            return refusal(400, "messages: the last one must be the user's")
+        try:
+            prepared = prepare(tokenizer, settings, messages)
+        except TooLongError as error:
+            return refusal(400, str(error), "context_length_exceeded")
+        job = limits(
+            settings, prepared, temperature=body.temperature, top_p=body.top_p, top_k=body.top_k, ignore_eos=body.ignore_eos,
+            max_new_tokens=body.max_completion_tokens or body.max_tokens,
+        )  # fmt: skip
+        stop = [body.stop] if isinstance(body.stop, str) else body.stop or []
+        pieces = answer(engine, tokenizer, job, prepared.thinking, stop)
+        head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": name}
+        # The first piece decides the status: a full queue or a prompt without memory is an HTTP error, not a broken stream.
+        try:
+            first = await anext(pieces, None)
+        except BusyError as error:
+            return refusal(503, str(error), "busy", {"Retry-After": "5"})
+        except RequestError as error:
+            return refusal(500, str(error), "request_failed")
+        if body.stream:
+            usage = bool(body.stream_options and body.stream_options.include_usage)
+            return StreamingResponse(_events(head, first, pieces, job, usage), media_type="text/event-stream")
+        return await _whole(head, first, pieces, job)
+
+    @app.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        return {
+            "object": "list",
+            "data": [{"id": name, "object": "model", "owned_by": "local", "max_model_len": settings.cache.context}],
+        }
+
+    @app.get("/health")
+    async def health() -> Response:
+        if engine.failed or not engine.ready.is_set():
+            return PlainTextResponse(engine.failed or "loading the model", 503)
+        return PlainTextResponse("ok")
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return PlainTextResponse(engine.trace.prometheus(engine.gauges()), media_type="text/plain; version=0.0.4")
+
+
+def refusal(status: int, message: str, code: str = "invalid_request", headers: dict[str, str] | None = None) -> Response:
+    """An error in OpenAI's form."""
+    kind = "invalid_request_error" if status == 400 else "server_error"
+    return JSONResponse({"error": {"message": message, "type": kind, "code": code}}, status, headers)
+
+
+def usage_of(job: Job) -> dict[str, Any]:
+    """Tokens read, of them reused, and written."""
+    prompt, written = len(job.prompt), len(job.tokens)
+    cached = {"cached_tokens": job.reused}
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": written,
+        "total_tokens": prompt + written,
+        "prompt_tokens_details": cached,
+    }
+
+
+def _delta(pieces: list[Piece]) -> dict[str, str]:
+    """Pieces as fields of a message: the answer in `content`, what the model thought in `reasoning_content`."""
+    names = ((False, "content"), (True, "reasoning_content"))
+    joined = {field: "".join(p.text for p in pieces if p.thinking is inside) for inside, field in names}
+    return {field: text for field, text in joined.items() if text}
+
+
+async def _events(
+    head: dict[str, Any], first: list[Piece] | None, rest: AsyncIterator[list[Piece]], job: Job, usage: bool
+) -> AsyncIterator[str]:
+    """The stream: a chunk for each group of pieces, the reason, the usage if asked for, the end mark."""
+
+    def chunk(**values: Any) -> str:
+        return f"data: {json.dumps({**head, 'object': 'chat.completion.chunk', **values}, ensure_ascii=False)}\n\n"
+
+    def choice(delta: dict[str, str], reason: str | None = None) -> str:
+        return chunk(choices=[{"index": 0, "delta": delta, "finish_reason": reason}])
+
+    try:
+        yield choice({"role": "assistant", **_delta(first or [])})
+        async for pieces in rest:
+            yield choice(_delta(pieces))
+        yield choice({}, FINISH.get(job.reason, "stop"))
+        if usage:
+            yield chunk(choices=[], usage=usage_of(job))
+    except RequestError as error:
+        yield f"data: {json.dumps({'error': {'message': str(error), 'type': 'server_error'}})}\n\n"
+    finally:
+        await rest.aclose()  # type: ignore[attr-defined]
+    yield "data: [DONE]\n\n"
+
+
+async def _whole(head: dict[str, Any], first: list[Piece] | None, rest: AsyncIterator[list[Piece]], job: Job) -> Response:
+    """The answer in one piece."""
+    found = list(first or [])
+    try:
+        async for pieces in rest:
+            found += pieces
+    except RequestError as error:
+        return refusal(500, str(error), "request_failed")
+    message = {"role": "assistant", "content": "", **_delta(found)}
+    made = {"index": 0, "message": message, "finish_reason": FINISH.get(job.reason, "stop")}
+    return JSONResponse({**head, "object": "chat.completion", "choices": [made], "usage": usage_of(job)})

@@ -1,0 +1,89 @@
+"""The log (lines for people on the console, JSON in a file that rotates) and the counters of /metrics. Never a word of a conversation."""
+
+from __future__ import annotations
+
+import json
+import logging
+import logging.handlers
+import sys
+import threading
+import time
+from collections import defaultdict
+from typing import Any
+
+from chat.settings import Log
+
+BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 120)
+"""Upper bounds of the latency histograms in seconds."""
+
+
+class Trace:
+    """`trace("cache", "reused", tokens=812)` writes a line `[DYNAMIC_CACHE] reused tokens=812`; `trace.count` and `trace.observe` add up."""
+
+    def __init__(self, settings: Log) -> None:
+        self.log = logging.getLogger("chat")
+        self.log.setLevel(settings.level)
+        self.log.propagate = False
+        for old in list(self.log.handlers):
+            self.log.removeHandler(old)
+        console = logging.StreamHandler(sys.stderr)
+        console.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        self.log.addHandler(console)
+        if settings.file:
+            file = logging.handlers.RotatingFileHandler(
+                settings.file, maxBytes=int(settings.max_mb * 1e6), backupCount=settings.keep, encoding="utf-8"
+            )
+            file.setFormatter(_Json())
+            self.log.addHandler(file)
+        self.lock = threading.Lock()
+        self.counters: dict[str, float] = defaultdict(float)
+        self.histograms: dict[str, list[float]] = {}
+
+    def __call__(self, topic: str, event: str, level: int = logging.INFO, **values: Any) -> None:
+        """One line. The topics are cache, model, queue, request and server."""
+        if self.log.isEnabledFor(level):
+            shown = " ".join(f"{k}={v}" for k, v in values.items())
+            tag = "[DYNAMIC_CACHE] " if topic in ("cache", "model", "queue") else ""
+            self.log.log(
+                level, f"{tag}{topic} {event} {shown}".rstrip(), extra={"fields": {"topic": topic, "event": event, **values}}
+            )
+
+    def count(self, name: str, amount: float = 1) -> None:
+        """Adds to a counter."""
+        with self.lock:
+            self.counters[name] += amount
+
+    def observe(self, name: str, seconds: float) -> None:
+        """Adds a duration to a histogram."""
+        with self.lock:
+            row = self.histograms.setdefault(name, [0.0] * (len(BUCKETS) + 2))
+            for i, bound in enumerate(BUCKETS):
+                row[i] += seconds <= bound
+            row[-2] += 1
+            row[-1] += seconds
+
+    def prometheus(self, gauges: dict[str, float]) -> str:
+        """All numbers in Prometheus' text form."""
+        with self.lock:
+            lines = [f"# TYPE chat_{n} gauge\nchat_{n} {v:g}" for n, v in gauges.items()]
+            lines += [f"# TYPE chat_{n}_total counter\nchat_{n}_total {v:g}" for n, v in sorted(self.counters.items())]
+            for name, row in sorted(self.histograms.items()):
+                lines.append(f"# TYPE chat_{name}_seconds histogram")
+                lines += [f'chat_{name}_seconds_bucket{{le="{b:g}"}} {row[i]:g}' for i, b in enumerate(BUCKETS)]
+                lines += [f'chat_{name}_seconds_bucket{{le="+Inf"}} {row[-2]:g}', f"chat_{name}_seconds_count {row[-2]:g}"]
+                lines.append(f"chat_{name}_seconds_sum {row[-1]:g}")
+        return "\n".join(lines) + "\n"
+
+
+class _Json(logging.Formatter):
+    """One JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        made = {
+            "time": round(time.time(), 3),
+            "level": record.levelname,
+            **getattr(record, "fields", {"event": record.getMessage()}),
+        }
+        if record.exc_info:
+            made["error"] = self.formatException(record.exc_info)
+        return json.dumps(made, ensure_ascii=False)

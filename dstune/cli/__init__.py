@@ -72,6 +72,12 @@ def _run(args: list[str]) -> int:
 
     from dstune.cli.options import group
 
+    if (
+        not [a for a in args if a not in ("--lang", "en", "zh", "--lang=en", "--lang=zh")]
+        and sys.stdin.isatty()
+        and sys.stdout.isatty()
+    ):
+        args = ["monitor", *args]  # a person in a terminal; a pipe gets the help
     try:
         result = group().main(args, prog_name="dstune", standalone_mode=False)
         return int(result) if isinstance(result, int) else Exit.OK

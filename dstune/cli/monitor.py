@@ -46,7 +46,7 @@ from dstune.lang import say
 @click.option(
     "--record",
     type=click.Path(),
-    help=say("Keep every sample in this folder (about 50 KB each).", "把每次采样存入该文件夹（每次约 50 KB）。"),
+    help=say("Keep every sample in this folder (10 to 40 KB each).", "把每次采样存入该文件夹（每次 10–40 KB）。"),
 )
 @click.option("--ascii", "plain", is_flag=True, help=say("No signs beyond ASCII and letters.", "除文字外只用 ASCII 符号。"))
 @click.option(
@@ -90,7 +90,8 @@ def command(
     gc.enable()
     if screenshot:
         return _picture(app, screenshot, cells)
-    return int(app.run() or Exit.OK)
+    left = app.run()
+    return int(app.return_code or left or Exit.OK)
 
 
 def _size(size: str) -> tuple[int, int]:

@@ -33,7 +33,7 @@ def shares(subject: str, index: int, used: Sequence[Used | Gap], total_used: int
         yield Gap(subject, "memory_used_by_others_mib", say("the processes on the card are not readable", "读不到该卡上的进程"))
         return
     listed = [u for u in used if isinstance(u, Used)]
-    contained = _own_pid_namespace()
+    contained = own_pid_namespace()
     servers = others = 0
     hidden = unsized = False
     for number, use in enumerate(listed, first):
@@ -81,6 +81,6 @@ def shares(subject: str, index: int, used: Sequence[Used | Gap], total_used: int
         yield Fact(subject, "memory_used_by_others_mib", others, "nvml: RunningProcesses, /proc")
 
 
-def _own_pid_namespace() -> bool:
+def own_pid_namespace() -> bool:
     """In a PID namespace that is not the machine's first: then pid 2 is no kernel thread."""
     return Process(2).name != "kthreadd"

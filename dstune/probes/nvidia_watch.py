@@ -158,6 +158,10 @@ def _moving(card: Any) -> Iterator[Item]:
         value = card.ask(what, *args)
         if not isinstance(value, Exception):
             yield Fact(card.subject, fact, convert(value), f"nvml: {what}")
+    field = getattr(card.nvml, "NVML_FI_DEV_MEMORY_TEMP", None)
+    fields = card.ask("FieldValues", [field]) if field is not None else AttributeError("FieldValues")
+    if not isinstance(fields, Exception) and not fields[0].nvmlReturn:
+        yield Fact(card.subject, "temperature_memory_c", int(fields[0].value.uiVal), "nvml: FieldValues")
     mask = card.ask("CurrentClocksEventReasons")
     mask = card.ask("CurrentClocksThrottleReasons") if isinstance(mask, Exception) else mask
     if not isinstance(mask, Exception):
@@ -180,13 +184,13 @@ class Names:
     def _described(self, pid: int) -> dict[str, Any]:
         import re
 
-        from dstune.probes.nvidia_processes import _own_pid_namespace
+        from dstune.probes.nvidia_processes import own_pid_namespace
         from dstune.probes.processes import Process, engine_of_process
         from dstune.probes.reading import text_of
         from dstune.redact import redact
 
         process = Process(pid)
-        if not process.readable or (_own_pid_namespace() and holds_gpu(pid) is False):
+        if not process.readable or (own_pid_namespace() and holds_gpu(pid) is False):
             return {"name": say("(outside this PID namespace)", "（在本 PID 命名空间之外）")}
         found: dict[str, Any] = {"name": process.name or str(pid)}
         if process.argv:

@@ -85,6 +85,7 @@ class Monitor(App[int]):
         self.start_screen, self.note = start, ""
         self.sampler = Sampler(feed, self.actions.diagnose, self.beside, self._say)
         self._ended = threading.Event()
+        self._reveal = True
         self._load_task: Any = None
         if plain:
             self.use_command_palette = False  # it draws with signs of its own; every command has a key
@@ -177,10 +178,11 @@ class Monitor(App[int]):
         return ""
 
     def _texts(self) -> None:
-        """Lines that evidence may cite: of the files given and of the followed log."""
+        """A new diagnosis: lines that its evidence may cite (files given, the followed log), and marks in the log."""
         texts = dict(self.actions.texts()) if self.actions.texts is not None else {}
         if self.log_state.source:
             texts[self.log_state.source] = self.log_state.texts()
+            self.log_state.link(self.state.diagnosis.findings)
         self.view.texts = texts
 
     def on_told(self, message: Told) -> None:
@@ -191,8 +193,11 @@ class Monitor(App[int]):
 
     def on_log_grew(self, message: LogGrew) -> None:
         """New lines; a matched one asks for a diagnosis."""
-        if self.log_state.feed(message.text):
-            self.sampler.again()
+        try:
+            if self.log_state.feed(message.text):
+                self.sampler.again()
+        except Exception as error:  # a recipe that is broken is said; the screen lives on
+            self.note = str(error)
         self.draw("log")
 
     def on_resize(self) -> None:
@@ -221,10 +226,14 @@ class Monitor(App[int]):
             )
             lines: Lines = wrapped(words, width, "yellow")
         else:
-            lines, row = self.body(name, width - 1, height - 2)
+            try:
+                lines, row = self.body(name, width - 1, height - 2)
+            except Exception as error:  # evidence of a shape nobody foresaw: this screen says so, the others live on
+                lines = wrapped(f"{type(error).__name__}: {error}", width, "red")
         panel.show(lines)
-        if row >= 0:
+        if row >= 0 and self._reveal:
             panel.show_row(row)
+            self._reveal = False
         errors = sum(1 for f in self.state.diagnosis.findings if not f.because and f.severity != "info")
         base.query_one("#tabs", Panel).show([keys.tabs(name, width, self._where(), errors)])
         base.query_one("#status", Panel).show(
@@ -264,7 +273,7 @@ class Monitor(App[int]):
 
     def action_choose(self, number: int) -> None:
         """A click on a finding: chooses it, and opens or closes it."""
-        self.view.chosen = number
+        self.view.chosen, self._reveal = number, True
         self.action_enter()
 
     def action_open(self, cause: str) -> None:
@@ -280,6 +289,7 @@ class Monitor(App[int]):
         if cause in found:
             self.view.chosen, self.view.artifacts = found.index(cause), ()
             self.view.open.add(cause)
+            self._reveal = True
         self.show("doctor")
 
     def action_enter(self) -> None:
@@ -298,12 +308,13 @@ class Monitor(App[int]):
 
     def action_move(self, step: int) -> None:
         """Chooses a finding, or scrolls."""
-        if self.screen_name == "doctor" and not self.view.artifacts:
+        if self.screen_name == "doctor" and not self.view.artifacts and abs(step) == 1:
+            self._reveal = True
             self.view.chosen = min(max(0, self.view.chosen + step), max(0, len(doctor.rows(self.state)) - 1))
         elif self.screen_name == "log":
             self.log_state.turn(-step, self.size.height - 3)
         else:
-            self.query_one(f"#{self.screen_name}", Panel).scroll_relative(y=step, animate=False)
+            self.screen_stack[0].query_one(f"#{self.screen_name}", Panel).scroll_relative(y=step, animate=False)
         self.draw()
 
     def action_end(self, step: int) -> None:

@@ -66,7 +66,7 @@ def card(state: State, subject: str, width: int, depth: int, curves: int = 0, pl
 def _line(state: State, subject: str, number: str, width: int, plain: bool) -> Text:
     used, total, util = (state.number(subject, n) for n in ("memory_used_mib", "memory_total_mib", "utilization_pct"))
     wide = narrow(width)
-    out = Text(left(f"{number} {name_of(state, subject)}", max(10, width - 2 * wide - 58)), "bold", no_wrap=True)
+    out = Text(no_wrap=True).append(left(f"{number} {name_of(state, subject)}", max(10, width - 2 * wide - 58)), "bold")
     out.append(" ").append_text(bar((util or 0) / 100, wide, plain, "green")).append(right(num(util, "%"), 5) + " ")
     out.append_text(_memory(state, subject, wide, plain))
     out.append(
@@ -98,7 +98,7 @@ def _head(state: State, subject: str, number: str, width: int) -> Text:
         tail.append(say("  fan ", "  风扇 ") + num(fan, "%"))
     tail.append(f"  {num(state.value(subject, 'power_draw_w'))}/{num(state.value(subject, 'power_limit_w'))} W")
     tail.append(f"  {num(state.value(subject, 'clock_sm_mhz'))} MHz  P{num(state.value(subject, 'performance_state'))}")
-    head = Text(left(f"{number} {name_of(state, subject)}", width - tail.cell_len - 1), "bold", no_wrap=True)
+    head = Text(no_wrap=True).append(left(f"{number} {name_of(state, subject)}", width - tail.cell_len - 1), "bold")
     return head.append(" ").append_text(tail)
 
 
@@ -173,7 +173,7 @@ def _readings(state: State, subject: str, width: int) -> Text:
     if (generation := state.value(subject, "pcie_gen")) is not None:
         words.append(f"gen{num(generation)} x{num(state.value(subject, 'pcie_width'))}")
     if (hot := state.value(subject, "temperature_memory_c")) is not None:
-        words.append(say("memory ", "显存温度 ") + num(hot, "°C"))
+        words.append(say("memory temp ", "显存温度 ") + num(hot, "°C"))
     words.append(say("memory clock ", "显存频率 ") + num(state.value(subject, "clock_memory_mhz"), " MHz"))
     if errors := state.number(subject, "ecc_uncorrected"):
         words.append(say("ECC errors ", "ECC 错误 ") + num(errors))

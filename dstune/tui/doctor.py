@@ -85,7 +85,7 @@ def doctor(state: State, view: View, width: int, plain: bool = False) -> tuple[L
 def _row(f: Finding, chosen: bool, number: int, opened: bool, width: int) -> Text:
     style = f"reverse {TONE[f.severity]}" if chosen else TONE[f.severity]
     words = f"{'▼' if opened else '▶'} {'↳ ' if f.because else ''}{MARK[f.severity]} {f.cause}"
-    line = Text(words, click(f"app.choose({number})", style), no_wrap=True)
+    line = Text(no_wrap=True).append(words, click(f"app.choose({number})", style))
     if not opened:
         first = f.message.replace("\n", " ")
         line.append(fit("  " + first, width - line.cell_len), click(f"app.choose({number})", "dim"))
@@ -114,9 +114,9 @@ def _evidence(cite: Cite, texts: Mapping[str, Sequence[str]], width: int) -> Lin
     if cite.line is None or not lines or cite.line > len(lines):
         place = f"{cite.source}:{cite.line}" if cite.line else cite.source
         return [
-            Text(fit(f"  │ {place}  ", width), "cyan", no_wrap=True).append(
-                fit(cite.text.strip(), max(20, width - len(place) - 6))
-            )
+            Text(no_wrap=True)
+            .append(fit(f"  │ {place}  ", width), "cyan")
+            .append(fit(cite.text.strip(), max(20, width - len(place) - 6)))
         ]
     out = [Text(fit(f"  │ {cite.source}:{cite.line}", width), "cyan", no_wrap=True)]
     for number in range(max(1, cite.line - CONTEXT), min(len(lines), cite.line + CONTEXT) + 1):

@@ -139,8 +139,8 @@ async def compute_plan(app: Monitor) -> None:
 
 async def load(app: Monitor) -> None:
     """Runs in the app's own loop: the client costs a few percent of a core at what one server answers."""
-    from dstune.load.detect import detect
     from dstune.load.client import now
+    from dstune.load.detect import detect
     from dstune.load.evidence import facts
     from dstune.load.run import Live, Options, trial_async
 

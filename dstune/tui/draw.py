@@ -76,7 +76,7 @@ def beside(a: Lines, b: Lines, width_a: int, gap: int = 2) -> Lines:
     """Two columns of lines, the first `width_a` cells wide."""
     out = []
     for i in range(max(len(a), len(b))):
-        line = a[i].copy() if i < len(a) else Text()
+        line = Text(no_wrap=True).append_text(a[i]) if i < len(a) else Text(no_wrap=True)
         line.truncate(width_a)
         line.append(" " * (width_a - line.cell_len + gap))
         out.append(line.append_text(b[i]) if i < len(b) else line)

@@ -8,11 +8,16 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from dstune.lang import say
-from dstune.model import Evidence, Fact, Gap
+from dstune.model import Evidence, Fact, Gap, Value, family_of
 from dstune.probes.reading import numbered
 
 STILL_S = 30.0
 """Seconds between two readings of what hardly moves (containers, disks, new servers): 40 ms of CPU."""
+CARDS_EVERY = 10
+"""Such readings between two of the cards' fixed properties and error counters: 0.25 s of CPU in a child."""
+_MOVES = ("bar1_used_mib", "clock_graphics_mhz", "processes", "memory_used_by_servers_mib", "memory_used_by_others_mib", "memory_unattributed_mib",
+          "memory_used_pct", "temperature_memory_c", "memory_free_mib", "idle")  # fmt: skip
+"""What the slow reading knows of a card at its moment only; minutes later it would be untrue."""
 
 
 class Feed(Protocol):
@@ -53,6 +58,7 @@ class LiveFeed:
         self._servers = {url: ServerWatch(url, numbered("server", i)) for i, url in enumerate(urls)}
         self._still = Evidence()
         self._read_at = -STILL_S
+        self._readings = 0
         self._quick = True
         self._due = time.monotonic()
         self._closed = threading.Event()
@@ -71,15 +77,14 @@ class LiveFeed:
         fresh = any(f.subject.startswith("gpu") for f in facts)
         if fresh:
             facts += self._processes(facts)
+            facts += shares(facts)
         facts += self._host.sample()
         for watch in self._servers.values():
             found = watch.latest()
             facts += found.facts
             gaps += found.gaps
         taken = {(f.subject, f.name) for f in facts}
-        still = [
-            f for f in self._still.facts if (f.subject, f.name) not in taken and not (fresh and f.subject.startswith("process"))
-        ]
+        still = [f for f in self._still.facts if (f.subject, f.name) not in taken and not (fresh and _stale(f))]
         kept = [g for g in self._still.gaps if not (fresh and g.subject.startswith(("gpu", "process")))]
         return Evidence((*facts, *still), (*gaps, *kept), (), {"started": round(time.time(), 3)})
 
@@ -87,7 +92,12 @@ class LiveFeed:
         from dstune.probes import collect
         from dstune.probes.server_watch import ServerWatch
 
-        names = ["nvidia", "host", "container"] if self._read_at < 0 or not self._gpus.well() else ["host", "container"]
+        names = (
+            ["nvidia", "host", "container"]
+            if self._readings % CARDS_EVERY == 0 or not self._gpus.well()
+            else ["host", "container"]
+        )
+        self._readings += 1
         found = collect([*names, *([] if self._asked else ["server"])], cache=False, deadline_s=4)
         if "nvidia" not in names:  # the card's fixed properties were read before; asking again costs a child with pynvml
             kept = [f for f in self._still.facts if f.subject.startswith(("gpu", "driver", "cuda_toolkit"))]
@@ -117,6 +127,39 @@ class LiveFeed:
         self._gpus.close()
         for watch in self._servers.values():
             watch.close()
+
+
+def _stale(fact: Fact) -> bool:
+    family = family_of(fact.subject)
+    return family == "process" or (family == "gpu" and fact.name in _MOVES)
+
+
+def shares(facts: Sequence[Fact]) -> list[Fact]:
+    """Who holds each card's memory, out of its processes: the sums that `probes.nvidia_processes` makes for one reading."""
+    from dstune.probes.nvidia_processes import own_pid_namespace
+
+    own: dict[str, dict[str, Value]] = {}
+    for f in facts:
+        own.setdefault(f.subject, {}).setdefault(f.name, f.value)
+    found = []
+    for subject, card in own.items():
+        used = card.get("memory_used_mib")
+        if family_of(subject) != "gpu" or not isinstance(used, int | float):
+            continue
+        index = int(subject[3:] or 0)
+        listed = [p for s, p in own.items() if family_of(s) == "process" and p.get("gpu") == index]
+        sizes = [(float(m), p) for p in listed if isinstance(m := p.get("memory_mib"), int | float)]
+        servers = sum(m for m, p in sizes if p.get("ours"))
+        others = sum(m for m, p in sizes if not p.get("ours"))
+        found.append(Fact(subject, "processes", len(listed), "nvml: RunningProcesses"))
+        if len(sizes) < len(listed):
+            continue  # a driver that tells no sizes (WSL, Windows)
+        rest = max(0.0, used - servers - others)
+        found.append(Fact(subject, "memory_used_by_servers_mib", servers, "nvml: RunningProcesses, /proc"))
+        found.append(Fact(subject, "memory_unattributed_mib", rest, "nvml: MemoryInfo − RunningProcesses"))
+        if all("command" in p for p in listed) and (rest <= 64 or not own_pid_namespace()):
+            found.append(Fact(subject, "memory_used_by_others_mib", others, "nvml: RunningProcesses, /proc"))
+    return found
 
 
 class CannedFeed:

@@ -52,7 +52,7 @@ def title(name: str) -> str:
 
 def tabs(name: str, width: int, right: str, errors: int) -> Text:
     """The line at the top: the screens, each clickable, and where the samples come from."""
-    out = Text(" dstune ", "bold", no_wrap=True)
+    out = Text(no_wrap=True).append(" dstune ", "bold")
     for i, key in enumerate(SCREENS):
         count = f"·{errors}" if key == "doctor" and errors else ""
         out.append(f" {i + 1} {title(key)}{count} ", click(f"app.show('{key}')", "reverse" if key == name else ""))

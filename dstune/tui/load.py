@@ -38,8 +38,10 @@ class LoadState:
 
 def load_screen(load: LoadState, state: State, width: int, height: int, plain: bool = False) -> Lines:
     """Keys, progress, histogram, timeline over the GPU curve, figures, comparison."""
-    head = Text(" s ", click("app.load", "reverse"), no_wrap=True).append(
-        say(" stop  ", " 停止  ") if load.running else say(" start  ", " 开始  ")
+    head = (
+        Text(no_wrap=True)
+        .append(" s ", click("app.load", "reverse"))
+        .append(say(" stop  ", " 停止  ") if load.running else say(" start  ", " 开始  "))
     )
     head.append(" c/C ", click("app.turn('concurrency',1)", "reverse")).append(
         say(f" {load.concurrency} clients  ", f" {load.concurrency} 个客户端  ")
@@ -63,7 +65,7 @@ def load_screen(load: LoadState, state: State, width: int, height: int, plain: b
         line.append(say(f" {load.elapsed:.0f} s  {load.done} answers  ", f" {load.elapsed:.0f} 秒  {load.done} 个回答  "))
         line.append(say(f"{load.failed} failed", f"{load.failed} 个失败"), "bold red" if load.failed else "")
         out += [line, Text()]
-    if width >= 100 and load.first_bytes:
+    if width >= 90 and load.first_bytes:
         half = (width - 3) // 2
         out += beside(_histogram(load.first_bytes, half, plain), _charts(load, state, width - half - 3, plain), half, 3)
     else:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from rich.text import Text
 
 from dstune.lang import say
-from dstune.model import Evidence, Hit
+from dstune.model import Evidence, Finding, Hit
 from dstune.readers.scan import clean, scanner, shown
 from dstune.tui.draw import Lines, click, fit
 
@@ -22,10 +22,11 @@ TAIL = 256 << 10
 
 @dataclass(slots=True)
 class LogState:
-    """The newest lines and which of them matched what. `back`: lines scrolled back from the end; `chosen`: a matched line's number."""
+    """The newest lines and which of them prove which finding (`marks`, made by `link` from `matches`). `back`: lines scrolled back from the end; `chosen`: a matched line's number."""
 
     source: str = ""
     lines: deque[tuple[int, str]] = field(default_factory=lambda: deque(maxlen=KEEP_LINES))
+    matches: list[tuple[int, str]] = field(default_factory=list)
     marks: dict[int, str] = field(default_factory=dict)
     evidence: Evidence = field(default_factory=Evidence)
     number: int = 0
@@ -44,14 +45,19 @@ class LogState:
             self.lines.append((self.number, shown(line)))
         if self.back:
             self.back = min(self.back + len(came), len(self.lines))  # what is being read stays where it is
-        for hit in hits:
-            self.marks[hit.line] = hit.cause
-        oldest = self.number - KEEP_LINES
-        if self.marks and min(self.marks) <= oldest:
-            self.marks = {n: c for n, c in self.marks.items() if n > oldest}
+        self.matches = [*self.matches, *((h.line, h.cause) for h in hits if _alone(h))][-KEEP_LINES:]
         kept: tuple[Hit, ...] = (*self.evidence.hits, *hits)[-500:]
         self.evidence = Evidence((*self.evidence.facts, *facts)[-500:], (), kept)
         return bool(hits or facts)
+
+    def link(self, findings: Iterable[Finding]) -> None:
+        """Marks the lines that findings cite, and those that show a cause by themselves."""
+        causes = {f.cause for f in findings}
+        self.marks = {n: c for n, c in self.matches if c in causes}
+        for finding in findings:
+            for cite in finding.evidence:
+                if cite.line and cite.source == self.source:
+                    self.marks.setdefault(cite.line, finding.cause)
 
     def texts(self) -> list[str]:
         """Lines by their number (1-based, empty where they are no longer kept), for the Doctor."""
@@ -72,6 +78,13 @@ class LogState:
         else:
             self.chosen = next((n for n in reversed(found) if n < (self.chosen or 1 << 60)), found[-1])
         self.back = min(max(0, self.number - self.chosen - height // 2), max(0, len(self.lines) - height))
+
+
+def _alone(hit: Hit) -> bool:
+    """Whether one such line is enough: the other texts of a way with several say nothing by themselves."""
+    from dstune.catalog.rules import find, parts
+
+    return len(parts(find(hit.cause).ways[hit.way])) == 1
 
 
 def follow(source: str) -> Iterator[str]:
@@ -147,7 +160,7 @@ def log_screen(state: LogState, width: int, height: int) -> Lines:
             "没有日志：dstune monitor --log 文件、docker:容器名 或 journal:服务名",
         )
         return [Text(fit(words, width), "dim")]
-    count = f"{state.source}  {state.number:,} {say('lines', '行')}, {len(state.marks)} {say('matched', '处命中')}"
+    count = f"{state.source}  {state.number:,} {say('lines', '行')}, {len(state.marks)} {say('marked', '处标记')}"
     if state.back:
         count += say(f"  (scrolled back {state.back}; End follows again)", f"  （已回滚 {state.back} 行，End 恢复跟随）")
     lines = list(state.lines)
@@ -155,13 +168,13 @@ def log_screen(state: LogState, width: int, height: int) -> Lines:
     out = [Text(fit(count, width), "dim", no_wrap=True)]
     for number, line in lines[max(0, end - height + 1) : end]:
         cause = state.marks.get(number)
-        row = Text(f"{number:>7} ", "dim", no_wrap=True)
+        row = Text(no_wrap=True).append(f"{number:>7} ", "dim")
         if cause:
             tail = f" ◀ {cause}"
             style = "bold reverse yellow" if number == state.chosen else "bold yellow"
             body = fit(line, width - 8 - len(tail))
             row.append(body, click(f"app.open('{cause}')", style)).append(tail, click(f"app.open('{cause}')", "bold red"))
         else:
-            row.append(fit(line, width - 8), "default")
+            row.append(fit(line, width - 8))
         out.append(row)
     return out

@@ -11,7 +11,7 @@ from dstune.tui.state import State
 
 WIDE = 150
 """Cells from which the cards stand on the left and everything else beside them."""
-CURVES = 20
+CURVES = 32
 """Lines of curves that one card takes at most."""
 
 
@@ -146,7 +146,7 @@ def _server_line(state: State, server: str, width: int, plain: bool) -> Text:
     if down is not None:
         return down
     tail = _queue(state, server, plain).append(f"  TTFT {num(state.value(server, 'ttft_p50_ms'))} ms")
-    head = Text(left(_title(state, server), width - tail.cell_len - 1), "bold", no_wrap=True)
+    head = Text(no_wrap=True).append(left(_title(state, server), width - tail.cell_len - 1), "bold")
     return head.append(" ").append_text(tail)
 
 

@@ -62,7 +62,7 @@ class Panel(ScrollView, can_focus=False):
             return Strip.blank(width, self.rich_style)
         strip = self._strips.get(row)
         if strip is None:
-            line: Text = self._lines[row]
+            line = Text().append_text(self._lines[row])  # a text without spans would be drawn without its style
             strip = Strip(line.render(self.app.console, end="")).apply_style(self.rich_style)
             self._strips[row] = strip
         return strip.extend_cell_length(width, self.rich_style).crop(0, width)

@@ -84,7 +84,9 @@ def plan_screen(knobs: Knobs, plan: Plan | str | None, width: int, plain: bool =
         ("n", "gpus", say("cards", "卡数"), str(knobs.gpus)),
     ):  # fmt: skip
         action = f"app.turn('{name}',1)"
-        items.append(Text(f" {key} ", click(action, "reverse")).append(f" {label} ").append(value, click(action, "bold")))
+        items.append(
+            Text().append(f" {key} ", click(action, "reverse")).append(f" {label} ").append(value, click(action, "bold"))
+        )
     out = [*flow(items, width, 2), Text(fit(knobs.model, width), "dim", no_wrap=True), Text()]
     if plan is None:
         return [*out, Text(say("computing…", "计算中…"), "dim")]
@@ -95,7 +97,7 @@ def plan_screen(knobs: Knobs, plan: Plan | str | None, width: int, plain: bool =
     for key, p in plan.predictions.items():
         out.append(Text(left(f"  {key}", 28) + f"{p.value:>12,.1f}   ({p.low:,.1f} … {p.high:,.1f})", no_wrap=True))
     out += [Text(), *(line for part in plan.launch.splitlines() for line in wrapped(part, width, "green"))]
-    out.append(Text(" w ", click("app.write", "reverse")).append(say(" write it as launch.sh", " 写入 launch.sh")))
+    out.append(Text().append(" w ", click("app.write", "reverse")).append(say(" write it as launch.sh", " 写入 launch.sh")))
     for note in plan.rejected[:3]:
         out += wrapped(f"{note.option}: {pick(note.why)}", width, "dim")[:2]
     return out
@@ -117,7 +119,7 @@ def _budget(plan: Plan, width: int, plain: bool, total_mib: float) -> Lines:
     figures = f" {used / 1024:.1f} / {total / 1024:.1f} GiB"
     out = [parts(shares, width - len(figures), plain).append(figures, "bold red" if used > total else "bold")]
     marks = [
-        Text(("#=+*o"[i % 5] if plain else "■") + " ", _TONES[i % len(_TONES)]).append(f"{name} {mib:,.0f} MiB", "default")
+        Text().append(("#=+*o"[i % 5] if plain else "■") + " ", _TONES[i % len(_TONES)]).append(f"{name} {mib:,.0f} MiB")
         for i, (name, mib) in enumerate(groups)
     ]
     return out + flow(marks, width)

@@ -55,7 +55,8 @@ def split(state: State, subject: str) -> list[Part]:
         found.append(Part("weights", weights, estimated))
         rest -= weights
         kv, estimated = _kv(state, server)
-        if kv and kv <= rest:
+        kv = min(kv, rest) if kv <= 1.05 * rest else 0.0  # an estimate may be some per cent off
+        if kv:
             found.append(Part("kv", kv, estimated))
             rest -= kv
     unlisted = used - ours - others

@@ -11,7 +11,7 @@ from dstune.model import Diagnosis, Evidence, Fact, Gap, Value, family_of
 
 KEEP = 600
 """Samples of history: ten minutes at once a second, 8 bytes a value and series."""
-WINDOWS = (60, 300, 600)
+WINDOWS = (60, 120, 300, 600)
 SERIES = {
     "gpu": ("utilization_pct", "memory_used_pct", "power_draw_w", "temperature_c", "memory_utilization_pct"),
     "server": ("running", "waiting", "kv_usage_pct", "generation_tok_s", "ttft_p50_ms"),

@@ -87,3 +87,23 @@ def test_summary_counts_answers_not_hits() -> None:
 
 def test_every_probe_points_to_a_cause() -> None:
     assert set(DETECTORS) <= set(CAUSES)
+
+
+def test_a_stream_that_loops_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dstune.load import behave
+    from dstune.load.detect import detect
+    from dstune.load.run import Options
+    from dstune.model import Workload
+    from tests.test_load import start
+
+    process, url = start("--ttft-ms", "5", "--itl-ms", "2")
+    try:
+        monkeypatch.setattr(behave, "QUESTIONS", behave.QUESTIONS[:2])
+        options = Options(Workload(output_tokens=4000, concurrency=4), model="mock:newlines")
+        trial, rows = behave.behave(detect(url), options)
+    finally:
+        process.kill()
+        process.wait()
+    assert trial.outcome["output_tokens"] < 4 * 3000, "8 seconds of text each would have come"
+    assert {"endless-newlines", "never-stops"} <= {str(r["probe"]) for r in rows}
+    assert rows[0]["hits"] == rows[0]["samples"] == 4

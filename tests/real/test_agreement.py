@@ -1,0 +1,151 @@
+"""What bench reports equals what real servers say of themselves: tokens within 3 %, mean time to first token within 10 ms + 3 %.
+
+pytest -m real tests/real/test_agreement.py -s       prints the table of docs/load-testing.md
+"""
+
+import json
+import re
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dstune.cli.bench_beside import Beside
+from dstune.load.answers import Reply
+from dstune.load.detect import detect
+from dstune.load.run import Options, trial
+from dstune.model import Workload
+from tests.real import servers
+from tests.real.servers import Server
+
+MS, SHARE = 10.0, 0.03
+ROWS: list[tuple[str, str, float, float]] = []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _table() -> Iterator[None]:
+    yield
+    print("\n| server | figure | bench | the server itself |\n|---|---|--:|--:|")
+    for server, figure, ours, theirs in ROWS:
+        print(f"| {server} | {figure} | {ours:.1f} | {theirs:.1f} |")
+
+
+def tokens_agree(server: str, ours: float, theirs: float) -> None:
+    ROWS.append((server, "output tokens", ours, theirs))
+    assert ours == pytest.approx(theirs, rel=SHARE)
+
+
+def ttft_agrees(server: str, ours: float, theirs: float) -> None:
+    """The server counts from the arrival of the request to the departure of the token: ours is the later one."""
+    ROWS.append((server, "mean time to first token, ms", ours, theirs))
+    assert abs(ours - theirs) <= MS + SHARE * theirs, f"{ours:.1f} against {theirs:.1f} ms"
+
+
+def load(url: str, requests: int, concurrency: int, tokens: int, **more: Any) -> tuple[dict[str, Any], list[Reply]]:
+    """A bench run with what the CLI reads beside it."""
+    server = detect(url)
+    beside = Beside(server.base, (), server.metrics)
+    model = more.pop("model", server.models[0] if server.models else "")
+    options = Options(
+        Workload(output_tokens=tokens, concurrency=concurrency), model=model, requests=requests, duration_s=240, **more
+    )
+    found, replies = trial(server, options, go=beside.begin)
+    figures = found.outcome
+    time.sleep(1.0)  # vLLM publishes the last requests with the next statistics
+    said = beside.end()
+    figures["server"] = {**figures.get("server", {}), **said.get("server", {})}
+    assert figures["requests"]["failed"] == 0, figures["error_words"]
+    return figures, replies
+
+
+@pytest.mark.parametrize(("concurrency", "requests"), [(1, 6), (8, 24), (16, 32)])
+def test_vllm(vllm: Server, concurrency: int, requests: int) -> None:
+    figures, _ = load(vllm.url, requests, concurrency, 32)
+    said = figures["server"]
+    name = f"vLLM 0.32 CPU, {concurrency} clients"
+    assert said["requests"] == requests
+    assert figures["tokens_counted_by"] == "usage"
+    tokens_agree(name, figures["output_tokens"], said["generation_tokens"])
+    ttft_agrees(name, figures["ttft_ms"]["mean"], said["ttft_ms"]["mean"])
+    ROWS.append((name, "mean time between tokens, ms", figures["itl_ms"]["mean"], said["itl_ms"]["mean"]))
+    assert figures["itl_ms"]["mean"] == pytest.approx(said["itl_ms"]["mean"], rel=0.05, abs=1.0)
+    assert figures["prompt_tokens"] == pytest.approx(said["prompt_tokens"], rel=SHARE)
+    if concurrency == 16:
+        assert said["waiting_max"] > 0 or said["queue_ms"]["mean"] > 50, "16 clients, 8 sequences: a queue"
+
+
+def test_vllm_tokens_by_the_tokenizer_agree_with_its_usage(vllm: Server) -> None:
+    from dstune.load.count import counter
+
+    count = counter(str(servers.MODEL))
+    figures, replies = load(vllm.url, 6, 2, 48)
+    tokens_agree("vLLM 0.32 CPU, tokenizer.json", sum(count(r.text) for r in replies), figures["output_tokens"])
+
+
+PERF = re.compile(r"prompt eval time =\s+([\d.]+) ms /\s+(\d+) tokens[\s\S]*?\beval time =\s+([\d.]+) ms /\s+(\d+) runs")
+
+
+def test_llamacpp(llamacpp: Server) -> None:
+    before = llamacpp.log.stat().st_size
+    figures, replies = load(llamacpp.url, 6, 1, 32)
+    assert figures["tokens_counted_by"] == "chunks", "it sends no usage"
+    time.sleep(0.5)
+    told = PERF.findall(llamacpp.log.read_bytes()[before:].decode("utf-8", "replace"))[1:]  # without the warm-up
+    assert len(told) == 6
+    name = "llama.cpp (Python binding)"
+    steps = [float(ms) / int(runs) for _, _, ms, runs in told]
+    # A prompt of which all but one token is cached counts as a step of decoding, not as a prompt.
+    cached = [int(tokens) == 1 for _, tokens, _, _ in told]
+    tokens_agree(name, figures["output_tokens"], sum(int(t[3]) + (not c) for t, c in zip(told, cached, strict=True)))
+    first = [s if c else float(t[0]) for t, c, s in zip(told, cached, steps, strict=True)]
+    ttft_agrees(name, figures["ttft_ms"]["mean"], statistics.fmean(first))
+    ROWS.append((name, "mean time between tokens, ms", figures["itl_ms"]["mean"], statistics.fmean(steps)))
+    assert all(r.finish for r in replies)
+
+
+def test_llamacpp_serves_one_after_the_other(llamacpp: Server) -> None:
+    figures, _ = load(llamacpp.url, 6, 3, 24, warmup=0)
+    assert figures["at_once"]["streaming_peak"] == 1
+    assert figures["stairs"] > 0.9
+
+
+def test_transformers(transformers: Server) -> None:
+    from dstune.load.count import counter
+
+    figures, replies = load(transformers.url, 3, 1, 24, model=str(servers.MODEL))
+    assert figures["tokens_counted_by"] == "usage"
+    count = counter(str(servers.MODEL))
+    written = sum(count(r.text) for r in replies) + sum(r.finish == "stop" for r in replies)
+    tokens_agree("transformers serve 5.19 (usage against its text)", figures["output_tokens"], written)
+
+
+@pytest.fixture
+def truth(request: pytest.FixtureRequest, logs: Path) -> Callable[[], list[dict[str, Any]]]:
+    """What the chat app itself wrote down since now."""
+    file = logs / f"{request.param}.truth"
+    before = file.stat().st_size if file.exists() else 0
+    return lambda: [json.loads(line) for line in file.read_bytes()[before:].decode().splitlines()]
+
+
+@pytest.mark.parametrize(("name", "truth"), [("gradio6", "gradio6"), ("gradio4", "gradio4")], indirect=["truth"])
+def test_gradio(name: str, truth: Callable[[], list[dict[str, Any]]], request: pytest.FixtureRequest) -> None:
+    app: Server = request.getfixturevalue(name)
+    figures, replies = load(app.url, 6, 3, 32, warmup=0)
+    shift = time.time() - time.perf_counter()
+    told = truth()
+    label = f"Gradio {'6.31' if name == 'gradio6' else '4.33'}, 3 clients"
+    tokens_agree(label, figures["output_tokens"], sum(len(t["stamps"]) for t in told))
+    assert figures["tokens_counted_by"] == "events"
+    ours = sorted(r.stamps[0] + shift for r in replies)
+    theirs = sorted(t["stamps"][0] for t in told)
+    lag = statistics.fmean(a - b for a, b in zip(ours, theirs, strict=True))
+    # Gradio 4's event stream looks for news every 50 ms (routes.py, check_rate): a user waits half of it more than the app knows.
+    poll = 25.0 if name == "gradio4" else 0.0
+    ttft_agrees(label, figures["ttft_ms"]["mean"] - poll, figures["ttft_ms"]["mean"] - 1e3 * lag)
+    started = statistics.fmean(t["begin"] for t in told) - statistics.fmean(r.due + shift for r in replies)
+    ROWS.append((label, "mean wait in the queue, ms", figures["server"]["queue_ms"], 1e3 * started))
+    assert figures["server"]["queue_ms"] == pytest.approx(1e3 * started, abs=MS + SHARE * 1e3 * started)
+    assert figures["at_once"]["streaming_peak"] == 2, "two at once, as the app says"

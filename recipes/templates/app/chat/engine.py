@@ -12,6 +12,7 @@ import itertools
 import logging
 import os
 import signal
+import sys
 import threading
 import time
 from collections import deque
@@ -243,7 +244,7 @@ class Engine:
         saved_length, saved = self.store.find(usable)
         length = shared(self.slots[best].held, usable)
         source = "slot"
-        if best != number or saved_length > length:
+        if 2 * shared(slot.held, usable) < len(slot.held):  # another conversation's
             self._keep(number, slot)
         if saved is not None and saved_length > length:
             length, source = saved_length, "host"
@@ -403,7 +404,6 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def _empty_cache() -> None:
-    import torch
-
-    if torch.cuda.is_available():
+    """Hands what torch holds in reserve back to the card."""
+    if (torch := sys.modules.get("torch")) and torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dstune.catalog.signatures import Signature, signatures
+from dstune.catalog.signatures import log_facts, signature, signatures
 from dstune.errors import UnobservableError
 from dstune.readers import decoded, read_files, recognise, without_comments
 from dstune.readers.scan import KEEP, Scanner, blocks, clean, open_log
@@ -16,7 +16,7 @@ OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. G
 
 
 def test_line_numbers_and_groups() -> None:
-    rows = [Signature("c", 0, 0, "log", r"needle (?P<size_mib>[\d.]+ GiB)", ("needle ",))]
+    rows = [signature("c", 0, 0, "log", r"needle (?P<size_mib>[\d.]+ GiB)")]
     text = "a\nb\nneedle 2.00 GiB x\nc\nneedle 1 GiB\n"
     hits, _ = Scanner(rows).scan([(1, text)], "log", "f")
     assert [(h.line, h.groups["size_mib"]) for h in hits] == [(3, 2048.0), (5, 1024.0)]
@@ -26,19 +26,19 @@ def test_line_numbers_across_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dstune.readers.scan.BLOCK", 100)
     lines = [f"line {i} " + "x" * random.Random(i).randrange(60) for i in range(400)]
     lines[250] = "here is the needle"
-    rows = [Signature("c", 0, 0, "log", "the needle", ("the needle",))]
+    rows = [signature("c", 0, 0, "log", "the needle")]
     hits, _ = Scanner(rows).scan(blocks(io.BytesIO("\n".join(lines).encode())), "log", "f")
     assert [h.line for h in hits] == [251]
 
 
 def test_multiline_expression() -> None:
-    rows = [Signature("c", 0, 0, "log", r"first thing\n.*second thing", ("second thing",))]
+    rows = [signature("c", 0, 0, "log", r"first thing\n.*second thing")]
     hits, _ = Scanner(rows).scan([(1, "x\nfirst thing\nthen second thing\n")], "log", "f")
     assert [h.line for h in hits] == [2]
 
 
 def test_repeated_line_is_bounded() -> None:
-    rows = [Signature("c", 0, 0, "log", "needle", ("needle",))]
+    rows = [signature("c", 0, 0, "log", "needle")]
     hits, _ = Scanner(rows).scan([(1, "needle\n" * 5000)], "log", "f")
     assert len(hits) == KEEP
 

@@ -1,8 +1,4 @@
-"""Matches every signature against a text in one pass, in bounded memory.
-
-A literal per signature goes through an Aho-Corasick automaton; only lines that hold a literal meet its full expression
-(183 MB per CPU second with 300 patterns, against 3 for one alternation of them all).
-"""
+"""Matches every signature against a text in one pass, in bounded memory, with line numbers (how: `scan_pass`)."""
 
 from __future__ import annotations
 
@@ -11,20 +7,16 @@ import io
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
-from typing import IO, Any, Protocol
+from typing import IO, Protocol
 
-from dstune.catalog.signatures import Signature, log_facts, signatures
-from dstune.catalog.vocabulary import normalise, to_mib, to_number
+from dstune.catalog.signatures import ZERO, Signature, blurred, signatures
 from dstune.errors import UnobservableError
-from dstune.model import Fact, Hit, Value
-from dstune.redact import redact
+from dstune.model import Fact, Hit
+from dstune.readers.scan_pass import KEEP, Pass
+from dstune.readers.scan_text import clean, shown, values
 
-BLOCK = 1 << 22
-KEEP = 24
-"""Hits kept per signature: the first ones. A line repeated a million times adds nothing."""
-_WINDOW = 4000
-_ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
-_NUMERIC = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?")
+__all__ = ["BLOCK", "KEEP", "Scanner", "blocks", "clean", "open_log", "scanner", "shown", "values"]
+BLOCK = 1 << 20
 
 
 class Scanner:
@@ -34,142 +26,96 @@ class Scanner:
         import ahocorasick_rs
 
         self.rows = list(rows)
-        self._over_lines = [row.multiline for row in self.rows]
-        wanted: dict[str, list[int]] = {}
+        wanted: dict[bytes, list[int]] = {}
         for number, row in enumerate(self.rows):
             for literal in row.literals:
-                wanted.setdefault(literal, []).append(number)
+                wanted.setdefault(literal.translate(ZERO).encode(), []).append(number)
         self._of = list(wanted.values())
-        self._literals_of: dict[int, list[int]] = {}
-        for index, numbers in enumerate(self._of):
-            for number in numbers:
-                self._literals_of.setdefault(number, []).append(index)
-        self._automaton = (
-            ahocorasick_rs.AhoCorasick(list(wanted), matchkind=ahocorasick_rs.MatchKind.Standard) if wanted else None
-        )
+        self._automaton = ahocorasick_rs.BytesAhoCorasick(list(wanted)) if wanted else None
         self._patterns: list[re.Pattern[str] | None] = [None] * len(self.rows)
+        self._also: dict[int, tuple[bytes, ...]] = {}
+        self._exact: dict[int, tuple[str, ...]] = {}
+        self._values: dict[int, tuple[bytes, ...] | None] = {}
+        self._blurred: dict[int, re.Pattern[str] | None] = {}
 
-    def _pattern(self, number: int) -> re.Pattern[str]:
-        found = self._patterns[number] = re.compile(self.rows[number].pattern, re.MULTILINE)
+    def scan(self, blocks: Iterable[tuple[int, str | bytes]], kind: str, source: str) -> tuple[list[Hit], list[Fact]]:
+        """Hits of rules and facts of log lines, in line order. `blocks` yields (number of the first line, text up to a line end)."""
+        run = Pass(self, kind, source)
+        for first, text in blocks:
+            run.block(first, text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"))
+        return run.found()
+
+    def pattern(self, number: int) -> re.Pattern[str]:
+        """The full expression of a row, compiled when first needed."""
+        found = self._patterns[number]
+        if found is None:
+            found = self._patterns[number] = re.compile(self.rows[number].pattern, re.MULTILINE)
         return found
 
-    def scan(self, blocks: Iterable[tuple[int, str]], kind: str, source: str) -> tuple[list[Hit], list[Fact]]:
-        """Hits of rules and facts of log lines. `blocks` yields (number of the first line, text that ends at a line end)."""
-        hits: list[Hit] = []
-        facts: dict[tuple[str, str, Any], Fact] = {}
-        counts = [0] * len(self.rows)
-        seen: set[tuple[int, int]] = set()
-        waiting = [list(numbers) for numbers in self._of]  # rows that still want hits, by literal
+    def also(self, number: int) -> tuple[bytes, ...]:
+        """Templates of the other fixed texts that are in every match of a row."""
+        found = self._also.get(number)
+        if found is None:
+            found = self._also[number] = tuple(text.translate(ZERO).encode() for text in self.rows[number].also)
+        return found
+
+    def maybe(self, number: int, text: str) -> bool:
+        """Whether a line that has a row's fixed text but for the digits can match."""
+        exact = self._exact.get(number)
+        if exact is None:
+            fixed = self.rows[number].literals
+            exact = self._exact[number] = fixed if any(t != t.translate(ZERO) for t in fixed) else ()
+        if not exact:
+            return True
+        return any(one in text for one in exact)
+
+    def telling(self, number: int, text: bytes) -> list[tuple[int, int]]:
+        """The places of a template where a row tells one digit from another."""
+        found = []
+        for fixed, _ in self.rows[number].digits:
+            part = fixed.encode()
+            at = text.find(part)
+            while at >= 0:
+                found.append((at, at + len(part)))
+                at = text.find(part, at + 1)
+        return found
+
+    def values(self, number: int) -> tuple[bytes, ...] | None:
+        """What must be somewhere in a line for a row to tell its digits from others; None where that may be anything."""
+        if number not in self._values:
+            digits = self.rows[number].digits
+            known = all(choices for _, choices in digits)
+            self._values[number] = tuple(text.encode() for _, choices in digits for text in choices) if known else None
+        return self._values[number]
+
+    def blurred(self, number: int) -> re.Pattern[str] | None:
+        """The expression of a row for templates, made when first needed."""
+        if number not in self._blurred:
+            self._blurred[number] = blurred(self.rows[number].pattern)
+        return self._blurred[number]
+
+    def candidates(self, texts: list[bytes]) -> dict[int, set[int]]:
+        """Rows one of whose fixed texts is in a template, by the template's place in the list."""
+        found: dict[int, set[int]] = {}
         if self._automaton is None:
-            return hits, []
-        for first, text in blocks:
-            position, line, begin, end, content = 0, first, 0, -1, ""
-            tried: set[int] = set()
-            for literal, start, _ in self._automaton.find_matches_as_indexes(text, overlapping=True):
-                numbers = waiting[literal]
-                if not numbers:
-                    continue
-                if not begin <= start <= end:
-                    line += text.count("\n", position, start) if start >= position else -text.count("\n", start, position)
-                    position = start
-                    begin, end = text.rfind("\n", 0, start) + 1, _line_end(text, start)
-                    content = text[begin : min(end, begin + 20_000)]
-                    tried.clear()
-                for number in numbers:
-                    if number in tried:
-                        continue
-                    tried.add(number)
-                    over_lines = self._over_lines[number]
-                    pattern = self._patterns[number] or self._pattern(number)
-                    if over_lines:
-                        found = pattern.search(text, max(0, begin - _WINDOW), min(len(text), end + _WINDOW))
-                    else:
-                        found = pattern.search(content)
-                    if found is None:
-                        continue
-                    row, where, whole = self.rows[number], line, content
-                    if over_lines:
-                        where = first + text.count("\n", 0, found.start())
-                        whole = text[text.rfind("\n", 0, found.start()) + 1 : _line_end(text, found.start())]
-                    if (number, where) in seen:
-                        continue
-                    seen.add((number, where))
-                    if len(seen) > 200_000:
-                        seen.clear()
-                    counts[number] += 1
-                    if not row.cause:
-                        _keep(facts, log_facts()[row.way], found.groupdict(), source, where, whole)
-                        continue
-                    hits.append(Hit(row.cause, row.way, row.part, kind, source, where, shown(whole), values(found.groupdict())))
-                    if counts[number] >= KEEP:
-                        for index in self._literals_of[number]:
-                            waiting[index] = [n for n in waiting[index] if n != number]
-        return hits, list(facts.values())
-
-
-def _line_end(text: str, start: int) -> int:
-    end = text.find("\n", start)
-    return len(text) if end < 0 else end
-
-
-def _keep(
-    facts: dict[tuple[str, str, Any], Fact], row: dict[str, Any], groups: dict[str, Any], source: str, line: int, text: str
-) -> None:
-    """Adds the facts of a log line, by the row's `keep`: last (default), first, max, or all."""
-    keep = row.get("keep", "last")
-    for full, group in row["set"].items():
-        subject, _, name = full.partition(".")
-        raw: Value = groups.get(group) if isinstance(group, str) and group in groups else group
-        if raw is None:
-            continue
-        value = normalise(full, raw)
-        if value is None:
-            continue
-        key = (subject, name, line if keep == "all" else None)
-        old = facts.get(key)
-        if old is not None and (keep == "first" or (keep == "max" and _number(old.value) >= _number(value))):
-            continue
-        facts[key] = Fact(subject, name, value, source, line, shown(text))
-
-
-def _number(value: Value) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
-
-
-def values(groups: dict[str, str | None]) -> dict[str, Value]:
-    """Named groups as values: `*_mib` read as a size in MiB, numbers as numbers, the rest as text."""
-    found: dict[str, Value] = {}
-    for name, text in groups.items():
-        if text is None:
-            continue
-        if name.endswith("_mib"):
-            found[name] = to_mib(text)
-        else:
-            found[name] = to_number(text) if _NUMERIC.fullmatch(text.strip()) else text.strip()
-    return found
-
-
-def shown(text: str) -> str:
-    """A line as it may be shown: redacted, at most 300 characters."""
-    text = redact(text.strip()[:600])
-    return text if len(text) <= 300 else text[:299] + "…"
+            return found
+        place, end = -1, -1
+        for literal, start, _ in self._automaton.find_matches_as_indexes(b"\n".join(texts), overlapping=True):
+            while start > end:  # matches come by where they end, and none reaches over a line end
+                place += 1
+                end += len(texts[place]) + 1
+            rows = found.get(place)
+            if rows is None:
+                found[place] = set(self._of[literal])
+            else:
+                rows.update(self._of[literal])
+        return found
 
 
 @cache
 def scanner(kind: str) -> Scanner:
     """The scanner of a kind of text."""
     return Scanner(s for s in signatures() if s.kind in (kind, "any"))
-
-
-def clean(text: str) -> str:
-    """A text without colours and progress-bar returns; line ends stay where they were."""
-    if "\x1b" in text:
-        text = _ANSI.sub("", text)
-    if "\r" in text:
-        text = text.replace("\r\n", "\n").replace("\r", " ")
-    if "\0" in text:
-        text = text.replace("\0", " ")
-    return text
 
 
 class Readable(Protocol):
@@ -180,10 +126,10 @@ class Readable(Protocol):
         ...
 
 
-def blocks(stream: Readable, progress: Callable[[int], None] | None = None) -> Iterator[tuple[int, str]]:
-    """(number of the first line, cleaned text) of a byte stream in blocks of 4 MB that end at a line end.
+def blocks(stream: Readable, progress: Callable[[int], None] | None = None) -> Iterator[tuple[int, bytes]]:
+    """(number of the first line, bytes) of a stream in blocks of about 1 MB that end at a line end.
 
-    Lines of more than 16 MB are cut. UTF-8 with damaged bytes replaced; UTF-16 by its mark.
+    Lines of more than 4 MB are cut. UTF-16 is known by its mark and becomes UTF-8.
     """
     line, done, rest, encoding = 1, 0, b"", ""
     while True:
@@ -192,7 +138,7 @@ def blocks(stream: Readable, progress: Callable[[int], None] | None = None) -> I
         if not encoding:
             encoding = "utf-16" if read[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8"
             if encoding == "utf-16":
-                stream = io.BytesIO((read + stream.read(64 * BLOCK)).decode("utf-16", "replace").encode())
+                stream = io.BytesIO((read + stream.read(256 * BLOCK)).decode("utf-16", "replace").encode())
                 read = stream.read(BLOCK)
             read = read.removeprefix(b"\xef\xbb\xbf")
         data = rest + read
@@ -200,9 +146,8 @@ def blocks(stream: Readable, progress: Callable[[int], None] | None = None) -> I
             return
         cut = len(data) if not read or (b"\n" not in data and len(data) > 4 * BLOCK) else data.rfind(b"\n") + 1
         if cut:
-            text = clean(data[:cut].decode("utf-8", "replace"))
-            yield line, text
-            line += text.count("\n")
+            yield line, data[:cut]
+            line += data.count(b"\n", 0, cut)
         rest = data[cut:]
         if progress is not None:
             progress(done)

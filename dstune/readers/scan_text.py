@@ -1,0 +1,64 @@
+"""One line of text, or a few: without colours, as it may be shown, and its groups as values."""
+
+from __future__ import annotations
+
+import re
+
+from dstune.catalog.vocabulary import to_mib, to_number
+from dstune.model import Value
+from dstune.redact import redact
+
+CUT = 20_000
+"""Characters of a line that expressions see."""
+_ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+_ANSI_BYTES = re.compile(_ANSI.pattern.encode())
+_NUMERIC = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?")
+
+
+def values(groups: dict[str, str | None]) -> dict[str, Value]:
+    """Named groups as values: `*_mib` read as a size in MiB, numbers as numbers, the rest as text."""
+    found: dict[str, Value] = {}
+    for name, text in groups.items():
+        if text is None:
+            continue
+        if name.endswith("_mib"):
+            found[name] = to_mib(text)
+        else:
+            found[name] = to_number(text) if _NUMERIC.fullmatch(text.strip()) else text.strip()
+    return found
+
+
+def shown(text: str) -> str:
+    """A line as it may be shown: redacted, at most 300 characters."""
+    text = redact(text.strip()[:600])
+    return text if len(text) <= 300 else text[:299] + "…"
+
+
+def clean(text: str) -> str:
+    """A text without colours and progress-bar returns; line ends stay where they were."""
+    if "\x1b" in text:
+        text = _ANSI.sub("", text)
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", " ")
+    if "\0" in text:
+        text = text.replace("\0", " ")
+    return text
+
+
+def cleaned(line: bytes) -> bytes:
+    """As `clean` does it, of one line without its end."""
+    if b"\x1b" in line:
+        line = _ANSI_BYTES.sub(b"", line)
+    if b"\r" in line:
+        line = line.removesuffix(b"\r").replace(b"\r", b" ")
+    return line.replace(b"\0", b" ") if b"\0" in line else line
+
+
+def whole(line: bytes) -> str:
+    """A line as text, cleaned."""
+    return cleaned(line).decode("utf-8", "replace")
+
+
+def content(line: bytes) -> str:
+    """The part of a line that expressions see."""
+    return whole(line)[:CUT]

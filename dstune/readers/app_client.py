@@ -118,7 +118,7 @@ def _streams(seen: Seen) -> Iterator[Fact]:
                 case ast.Subscript(value=ast.Attribute(attr="choices")) if (
                     isinstance(up := seen.index.parent.get(node), ast.Attribute) and up.attr == "delta"
                 ):
-                    if not _tested(seen, node, [ast.unparse(node.value)]):
+                    if not _has_choices(seen, node):
                         yield seen.smell("usage_chunk_unguarded", node)
 
 
@@ -157,6 +157,41 @@ def _tested(seen: Seen, node: ast.AST, names: list[str]) -> bool:
                         text = ast.unparse(statement.test)
                         if any(n in text for n in names) or "content" in text:
                             return True
+        if isinstance(above, ast.FunctionDef | ast.AsyncFunctionDef):
+            return False
+        below = above
+    return False
+
+
+def _has_choices(seen: Seen, node: ast.Subscript) -> bool:
+    """Whether a chunk without choices is sorted out before `choices[0]`. A test of the content itself comes too late: it fails."""
+    whole = re.compile(re.escape(ast.unparse(node.value)) + r"(?![\[\w])|\.usage\b|hasattr")
+    below: ast.AST = node
+    for above in seen.index.chain(node):
+        match above:
+            case ast.BoolOp(op=ast.And(), values=values):
+                if any(whole.search(ast.unparse(v)) for v in values if v is not below):
+                    return True
+            case ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test):
+                if whole.search(ast.unparse(test)):
+                    return True
+            case ast.comprehension(ifs=ifs) if any(whole.search(ast.unparse(i)) for i in ifs):
+                return True
+            case ast.GeneratorExp(generators=generators) | ast.ListComp(generators=generators) if any(
+                whole.search(ast.unparse(i)) for g in generators for i in g.ifs
+            ):
+                return True
+            case ast.Try(handlers=handlers) if any(isinstance(s, ast.Continue | ast.Pass) for h in handlers for s in h.body):
+                return True
+            case ast.For(body=body) | ast.AsyncFor(body=body):
+                for statement in body:
+                    if (
+                        isinstance(statement, ast.If)
+                        and statement.lineno <= node.lineno
+                        and any(isinstance(s, ast.Continue | ast.Break) for s in statement.body)
+                        and whole.search(ast.unparse(statement.test))
+                    ):
+                        return True
         if isinstance(above, ast.FunctionDef | ast.AsyncFunctionDef):
             return False
         below = above

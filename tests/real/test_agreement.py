@@ -9,6 +9,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
@@ -106,10 +107,18 @@ def test_llamacpp(llamacpp: Server) -> None:
     assert all(r.finish for r in replies)
 
 
-def test_llamacpp_serves_one_after_the_other(llamacpp: Server) -> None:
-    figures, _ = load(llamacpp.url, 6, 3, 24, warmup=0)
-    assert figures["at_once"]["streaming_peak"] == 1
-    assert figures["stairs"] > 0.9
+def test_doctor_knows_that_llamacpp_serves_one_after_the_other(
+    llamacpp: Server, run_dstune: Callable[..., CompletedProcess[str]], tmp_path: Path
+) -> None:
+    saved = tmp_path / "run.json"
+    done = run_dstune("bench", llamacpp.url, "-n", "6", "-c", "3", "--max-tokens", "24", "-o", str(saved))
+    assert done.returncode == 0, done.stderr
+    trial = json.loads(saved.read_text())["trial"]
+    assert trial["at_once"]["streaming_peak"] == 1
+    assert trial["stairs"] > 0.9
+    found = run_dstune("doctor", "--no-host", "--run", str(saved))
+    assert "second-request-waits" in found.stdout, found.stdout
+    assert "llama-server" in found.stdout, "the binding cannot batch: another server can"
 
 
 def test_transformers(transformers: Server) -> None:

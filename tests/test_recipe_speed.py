@@ -20,7 +20,8 @@ TEXTS = {
     "words and dots": "docker run --gpus all -e A=b " * 60 + "a." * 1500,
     "numbers": "Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 2.00 GiB " * 40,
     "short log lines": "INFO 11-30 21:13:42 [core.py:1510] NCCL INFO Channel 00 : 1[1] -> 0[0] via P2P/CUMEM\n" * 60,
-    "table": ("| N/A   31C    P0    37W / 250W |   2716MiB / 16384MiB |      0%      Default |\n" + "|" + "=" * 70 + "|\n") * 25,
+    "table": ("| N/A   31C    P0    37W / 250W |   2716MiB / 16384MiB |      0%      Default |\n" + "|" + "=" * 70 + "|\n")
+    * 25,
 }
 
 

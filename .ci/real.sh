@@ -25,7 +25,7 @@ piece() {
   (set -e; "$3") >"$name.log" 2>&1 &   # in the background, since bash forgets `set -e` inside an `if`
   if ! wait $!; then
     echo "real servers: $name could not be built; the end of $cache/$name.log:" >&2
-    tail -n 25 "$name.log" >&2
+    tail -n 25 "$name.log" | cut -c1-300 >&2
     return 1
   fi
   printf '%s' "$key" >"$name.key"

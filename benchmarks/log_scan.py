@@ -1,71 +1,104 @@
-"""Megabytes a second of the full signature set over a log of real lines, beside `grep -c` with one of the patterns in the same run.
+"""Megabytes a second of the full signature set over logs of real lines, beside `grep -c` with one of the patterns in the same run.
 
-    python benchmarks/log_scan.py [--mb 120]
+    python benchmarks/log_scan.py [--mb 120] [--runs 3]
 
-The log repeats the lines of tests/logs (healthy and failing, 1 failing line in 2,000) with changing numbers. Prints wall and CPU seconds,
-the peak of memory, the hits, and what reading alone costs.
+Two logs are made of the lines of tests/logs (healthy ones, and one of a failure in 2,000). In `server` the numbers of each line change,
+in length too, and one line in 20 carries a request id; in `ids` each line carries one, so that none is like another. Prints wall and CPU
+seconds (medians), the peak of memory, the hits, and what reading alone costs.
 """
 
 import argparse
+import os
 import random
 import re
 import resource
+import statistics
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from dstune.readers.scan import blocks, open_log, scanner
 
 ROOT = Path(__file__).parents[1]
+PATTERN = r"CUDA out of memory\. Tried to allocate [0-9.]+ [KMG]iB"
 
 
-def write(path: Path, megabytes: int) -> None:
-    """The log."""
+def write(path: Path, megabytes: int, ids: float = 0.05) -> None:
+    """A log; `ids`: share of lines with a request id."""
     source = random.Random(5)
-    healthy = [x for f in sorted((ROOT / "tests/logs/healthy").glob("*.log")) for x in f.read_text(errors="replace").splitlines() if x]
-    sick = [x for f in sorted((ROOT / "tests/logs").rglob("*.log")) if f.parent.name != "healthy" for x in f.read_text(errors="replace").splitlines() if x]
+    healthy, sick = [], []
+    for file in sorted((ROOT / "tests/logs").rglob("*.log")):
+        lines = [line for line in file.read_text(errors="replace").splitlines() if line]
+        (healthy if file.parent.name == "healthy" else sick).extend(lines)
     with path.open("w") as f:
         size = 0
         while size < megabytes << 20:
             lines = []
             for _ in range(2000):
-                line = source.choice(healthy)
-                lines.append(re.sub(r"\d", lambda m: str(source.randrange(10)), line, count=6))
+                line = re.sub(r"\d+", lambda m: str(source.randrange(10 ** min(len(m[0]), 9))), source.choice(healthy), count=6)
+                lines.append(line if source.random() >= ids else f"{line} chatcmpl-{source.getrandbits(128):032x}")
             lines[source.randrange(2000)] = source.choice(sick)
             text = "\n".join(lines) + "\n"
             f.write(text)
-            size += len(text)
+            size += len(text.encode())
+
+
+def cpu() -> float:
+    """CPU seconds of this process and the children that ended."""
+    used = os.times()
+    return used.user + used.system + used.children_user + used.children_system
+
+
+def timed(runs: int, job: Callable[[], object]) -> tuple[float, float]:
+    """Medians of wall and CPU seconds."""
+    walls, cpus = [], []
+    for _ in range(runs):
+        wall, used = time.perf_counter(), cpu()
+        job()
+        walls.append(time.perf_counter() - wall)
+        cpus.append(cpu() - used)
+    return statistics.median(walls), statistics.median(cpus)
+
+
+def measure(name: str, path: Path, runs: int) -> None:
+    """Prints the rows of one log."""
+    size, scan = path.stat().st_size / 1e6, scanner("log")
+    found: list[tuple[int, int]] = []
+
+    def read() -> None:
+        with open_log(str(path)) as f:
+            for _ in blocks(f):
+                pass
+
+    def search() -> None:
+        with open_log(str(path)) as f:
+            hits, facts = scan.scan(blocks(f), "log", "server.log")
+        found.append((len(hits), len(facts)))
+
+    def grep() -> None:
+        subprocess.run(["grep", "-cE", PATTERN, str(path)], stdout=subprocess.DEVNULL, check=False)
+
+    print(f"{name}: {size:.0f} MB, {len(scan.rows)} signatures")
+    for row, job in (("reading alone", read), ("dstune, all signatures", search), ("grep -cE, one pattern", grep)):
+        wall, used = timed(runs, job)
+        print(f"  {row:26}{wall:8.2f} s wall {used:8.2f} s CPU {size / wall:8.0f} MB/s {size / used:8.0f} MB per CPU second")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"  {found[-1][0]} hits, {found[-1][1]} facts, peak {peak:.0f} MiB")
 
 
 def main() -> None:
-    """Prints the table."""
+    """Prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mb", type=int, default=120)
+    parser.add_argument("--runs", type=int, default=3)
     a = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "server.log"
-        write(path, a.mb)
-        size = path.stat().st_size / 1e6
-        scan = scanner("log")
-        print(f"{size:.0f} MB, {len(scan.rows)} signatures")
-        rows = []
-        start, cpu = time.perf_counter(), time.process_time()
-        with open_log(str(path)) as f:
-            lines = sum(text.count("\n") for _, text in blocks(f))
-        rows.append(("read and decode", time.perf_counter() - start, time.process_time() - cpu))
-        start, cpu = time.perf_counter(), time.process_time()
-        with open_log(str(path)) as f:
-            hits, facts = scan.scan(blocks(f), "log", "server.log")
-        rows.append(("dstune, all signatures", time.perf_counter() - start, time.process_time() - cpu))
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        start = time.perf_counter()
-        subprocess.run(["grep", "-cE", r"CUDA out of memory\. Tried to allocate [0-9.]+ [KMG]iB", str(path)], stdout=subprocess.DEVNULL, check=False)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        rows.append(("grep -cE, one pattern", time.perf_counter() - start, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime))
-        for name, wall, used in rows:
-            print(f"{name:26}{wall:8.2f} s wall {used:8.2f} s CPU {size / wall:8.0f} MB/s")
-        print(f"{lines:,} lines, {len(hits)} hits, {len(facts)} facts, peak {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
+        for name, megabytes, ids in (("server", a.mb, 0.05), ("ids", a.mb // 4, 1.0)):
+            path = Path(folder) / f"{name}.log"
+            write(path, megabytes, ids)
+            measure(name, path, a.runs)
 
 
 if __name__ == "__main__":

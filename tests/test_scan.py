@@ -3,14 +3,21 @@
 import gzip
 import io
 import random
+import re
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from dstune.catalog.signatures import log_facts, signature, signatures
+from dstune.catalog.signatures import Signature, blurred, log_facts, signature, signatures
+from dstune.catalog.vocabulary import normalise
 from dstune.errors import UnobservableError
 from dstune.readers import decoded, read_files, recognise, without_comments
-from dstune.readers.scan import KEEP, Scanner, blocks, clean, open_log
+from dstune.readers.scan import KEEP, Scanner, blocks, clean, open_log, values
+
+LOGS = Path(__file__).parent / "logs"
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.65 GiB of which 1.02 GiB is free."
 
@@ -113,3 +120,183 @@ def test_comments_are_no_code() -> None:
 def test_the_real_table_scans_each_kind() -> None:
     assert {"log"} <= {s.kind for s in signatures()}
     assert open_log(__file__).read(3) == b'"""'
+
+
+def naive(rows: list[Signature], text: str) -> tuple[set[Any], dict[tuple[str, str], Any]]:
+    """What a scan must find: every expression on every line; first hits, facts by `keep`."""
+    text = clean(text)
+    lines = text.split("\n")
+    starts = [0]
+    for line in lines:
+        starts.append(starts[-1] + len(line) + 1)
+    hits: set[Any] = set()
+    facts: dict[tuple[str, str], Any] = {}
+    events: list[tuple[int, int, dict[str, Any]]] = []
+    unique = dict.fromkeys(lines)
+    for number, row in enumerate(rows):
+        pattern = re.compile(row.pattern, re.MULTILINE)
+        matching = {line: m for line in unique if (m := pattern.search(line[:20_000]))} if not row.multiline else {}
+        found: dict[int, dict[str, Any]] = {}
+        for i, line in enumerate(lines):
+            if len(found) >= KEEP and row.cause:
+                break
+            if line in matching:
+                found[i + 1] = matching[line].groupdict()
+            elif row.multiline and any(fixed in line for fixed, _ in row.literals):
+                m = pattern.search(text, max(0, starts[i] - 4000), min(len(text), starts[i + 1] + 3999))
+                if m:
+                    found.setdefault(text.count("\n", 0, m.start()) + 1, m.groupdict())
+        for at, groups in found.items():
+            if row.cause:
+                hits.add((row.cause, row.way, row.part, at, repr(values(groups))))
+            else:
+                events.append((at, number, groups))
+    for at, number, groups in sorted(events, key=lambda e: e[:2]):
+        fact = log_facts()[rows[number].way]
+        for full, group in fact["set"].items():
+            raw = groups.get(group) if isinstance(group, str) and group in groups else group
+            value = None if raw is None else normalise(full, raw)
+            subject, _, name = full.partition(".")
+            old = facts.get((subject, name))
+            keep = fact.get("keep", "last")
+            if value is not None and (old is None or keep == "last" or (keep == "max" and value > old[0])):
+                facts[subject, name] = (value, at)
+    return hits, facts
+
+
+def same(rows: list[Signature], text: str) -> None:
+    hits, facts = Scanner(rows).scan(blocks(io.BytesIO(text.encode())), "log", "f")
+    expected, given = naive(rows, text)
+    got = {(h.cause, h.way, h.part, h.line, repr(h.groups)) for h in hits}
+    assert got == expected
+    assert len(hits) == len(got)
+    assert [h.line for h in hits] == sorted(h.line for h in hits)
+    assert {(f.subject, f.name): (f.value, f.line) for f in facts} == given
+
+
+@pytest.fixture
+def learning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Templates are learnt in texts of any size."""
+    monkeypatch.setattr("dstune.readers.scan_pass.SMALL", 0)
+
+
+def test_every_row_of_the_recipes_finds_what_it_finds_line_by_line(learning: None) -> None:
+    rows = [s for s in signatures() if s.kind in ("log", "any")]
+    source = random.Random(3)
+    texts = [f.read_text(errors="replace") for f in sorted(LOGS.rglob("*.log"))]
+    pool = [line for text in texts for line in text.split("\n")]
+    lines = []
+    for line in source.sample(pool, 400):
+        lines += [line, re.sub(r"\d", lambda m: str(source.randrange(10)), line, count=4), line]
+    source.shuffle(lines)
+    same(rows, "\n".join(lines))
+
+
+@pytest.mark.parametrize("name", sorted(str(f.relative_to(LOGS)) for f in LOGS.rglob("*.log"))[::9])
+@pytest.mark.usefixtures("learning")
+def test_logs_whole(name: str) -> None:
+    rows = [s for s in signatures() if s.kind in ("log", "any")][::5]
+    same(rows, "\n".join((LOGS / name).read_text(errors="replace").split("\n")[:300]))
+
+
+DIGITS = (
+    r"exited with code 137\b", r'HTTP/1\.1" (?:404|5\d\d)', r"address 10\.\d+\.\d+\.\d+ refused", r"Running: [2-9] reqs", r"port (\d+) is not \1",
+    r"layers = (?!0\b)\d+", r"layers = [^0]", r"level(?: 3)? reached", r"(?<!1)7 of nine", r"step \d{4}\b", r"version (?:4\.(?:3[7-9]|5\d)|5\.)",
+)  # fmt: skip
+
+
+def test_digits_that_an_expression_tells_apart(learning: None) -> None:
+    rows = [signature("c", 0, n, "log", pattern) for n, pattern in enumerate(DIGITS)]
+    source = random.Random(1)
+    lines = []
+    for _ in range(3000):
+        d = [source.randrange(10) for _ in range(12)]
+        lines.append(
+            source.choice((
+                f"{d[0]}{d[1]} exited with code {source.choice((137, 139, 100 + d[2]))}",
+                f'INFO {d[0]}.{d[1]}:{d[2]}{d[3]} - "GET /v1 HTTP/1.1" {source.choice((200, 404, 503, 418))} OK',
+                f"address {source.choice((10, 11, 20))}.{d[1]}.{d[2]}.{d[3]} refused", f"{d[3]} Running: {d[0]} reqs",
+                f"port {d[0]} is not {d[1]}", f"{d[4]} layers = {d[0] * d[1] % 2}{source.choice(('', '0'))}", f"level {d[0]} reached", "level reached",
+                f"{source.choice((1, 2))}7 of nine", f"{d[2]}{d[0]} of nine", f"step {source.choice((12, 123, 1234, 12345))}", f"version {d[0]}.{d[1]}{d[2]}",
+            ))
+        )  # fmt: skip
+    for part in (lines, lines[:40], [f"\x1b[3{i % 8}m{line}\x1b[0m\r" for i, line in enumerate(lines)]):
+        same(rows, "\n".join(part))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "line", "matches"),
+    [
+        (r"code 137", "code 000", True), (r"code 137", "code 00", False), (r"Running: [2-9]", "Running: 0", True),
+        (r"layers = (?!0\b)\d", "layers = 0", None), (r"(?<=1)7 of nine", "07 of nine", None), (r"v(?P<n>\d+) is 12", "v0 is 00", True),
+    ],
+)  # fmt: skip
+def test_blurred_expressions_take_templates(pattern: str, line: str, matches: bool | None) -> None:
+    made = blurred(pattern)
+    assert (None if made is None else bool(made.search(line))) is matches
+
+
+def test_windows_stay_open_for_a_template(learning: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dstune.readers.scan.BLOCK", 30_000)
+    rows = [
+        signature("c", 0, 0, "log", r"first thing\n.*second thing"),
+        signature("c", 0, 1, "log", r"anchor \d[\s\S]{0,900}?the end"),
+    ]
+    lines = []
+    for i in range(6000):
+        lines.append(f"noise {i} " + "x" * (i % 90))
+        if i % 7 == 0:
+            lines.append(f"anchor {i % 10}")
+        if i in (2500, 2501, 5990):
+            lines += [f"first thing {i}"[:11], f"{i} then second thing"]
+        if i % 1999 == 3:
+            lines.append("the end")
+    hits, _ = Scanner(rows).scan(blocks(io.BytesIO("\n".join(lines).encode())), "log", "f")
+    expected, _ = naive(rows, "\n".join(lines))
+    assert {(h.part, h.line) for h in hits} == {(part, line) for _, _, part, line, _ in expected}
+    assert {part for _, _, part, _, _ in expected} == {0, 1}
+
+
+def test_facts_by_keep_over_blocks(learning: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dstune.readers.scan.BLOCK", 5000)
+    rows = [s for s in signatures() if not s.cause]
+    source = random.Random(2)
+    line = "INFO Engine 000: Avg prompt throughput: {}.{} tokens/s, Avg generation throughput: {}.{} tokens/s, Running: {} reqs, Waiting: {} reqs, GPU KV cache usage: {}.{}%"
+    lines = [line.format(*(source.randrange(source.choice((9, 99, 999))) for _ in range(8))) for _ in range(500)]
+    lines[40:40] = [f"Loading model weights took {n} GiB" for n in ("3.5", "14.25", "9")]
+    same(rows, "\n".join(lines))
+
+
+@pytest.mark.parametrize("known", [3, 100])
+def test_templates_are_forgotten(known: int, learning: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dstune.readers.scan_pass.KNOWN", known)
+    monkeypatch.setattr("dstune.readers.scan.BLOCK", 8000)
+    rows = [signature("c", 0, 0, "log", r"needle 4\d"), signature("c", 0, 1, "log", "other thing")]
+    source = random.Random(4)
+    words = ["needle 41", "needle 51", "hay", "other thing", "straw 7", "very long " * 1700 + "needle 44"]
+    same(rows, "\n".join(f"{source.choice(words)} {source.choice('abcdefghij')}" for _ in range(900)))
+
+
+def test_carriage_returns_and_colours_keep_line_numbers(learning: None) -> None:
+    rows = [signature("c", 0, 0, "log", r"plain needle"), signature("c", 0, 1, "log", r"step \d+ plain")]
+    lines = ["bar 1%\rbar 2%\rplain \x1b[31mneedle\x1b[0m\r", "step 7\rplain", "\x1b]0;title\x07", "plain\0needle"] * 9
+    same(rows, "\n".join(lines) + "\n")
+
+
+def test_memory_is_bounded() -> None:
+    """Lines that are all different, and a hundred thousand of two letters."""
+    program = (
+        "import io, resource, random\n"
+        "from dstune.readers.scan import blocks, scanner\n"
+        "r = random.Random(1)\n"
+        "class Stream:\n"
+        "    left = 18\n"
+        "    def read(self, n):\n"
+        "        Stream.left -= 1\n"
+        "        many = b'\\n'.join(b'%x' % r.getrandbits(8) for _ in range(300_000)) if Stream.left % 8 == 0 else b''\n"
+        "        return (many or b'\\n'.join(b'request %032x came' % r.getrandbits(128) for _ in range(20_000))) + b'\\n' if Stream.left > 0 else b''\n"
+        "scanner('log').scan(blocks(Stream()), 'log', 'f')\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert int(done.stdout) <= 200

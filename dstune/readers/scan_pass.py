@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from functools import cache
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from dstune.catalog.signatures import log_facts
-from dstune.catalog.vocabulary import normalise
-from dstune.model import Fact, Hit, Value
-from dstune.readers.scan_text import CUT, cleaned, content, shown, values, whole
+from dstune.model import Fact, Hit
+from dstune.readers.scan_facts import LineFacts, Variant
+from dstune.readers.scan_text import CUT, WINDOW, cleaned, content, last_lines, shown, values, window
 
 if TYPE_CHECKING:
     from dstune.readers.scan import Scanner
@@ -33,19 +31,7 @@ SMALL = 64 << 10
 """Bytes below which each line is seen by itself: learning templates costs more than it saves."""
 _VARIANTS = 500
 _EXAMPLES = 4
-_WINDOW = 4000
-"""Characters before and after a line that rows reaching over line ends see."""
 _ZERO = bytes.maketrans(b"123456789", b"000000000")
-
-
-class _Variant:
-    """Rows that match the same lines; `lines`: where they are in the block; `alike`: all are of one template."""
-
-    __slots__ = ("alike", "facts", "lines", "rules")
-
-    def __init__(self, rules: list[int], facts: list[int], alike: bool) -> None:
-        self.rules, self.facts, self.alike = rules, facts, alike
-        self.lines: list[int] = []
 
 
 class _Telling:
@@ -74,7 +60,7 @@ class _Template:
 
     def __init__(self, always: list[int], telling: list[_Telling], windows: list[int]) -> None:
         self.always, self.telling, self.windows = tuple(always), telling, windows
-        self.variants: dict[tuple[int, ...], _Variant] = {}
+        self.variants: dict[tuple[int, ...], Variant] = {}
         self.examples: list[bytes] = []
 
 
@@ -84,14 +70,13 @@ class Pass:
     def __init__(self, scanner: Scanner, kind: str, source: str) -> None:
         self._scanner, self._kind, self._source = scanner, kind, source
         self._hits: list[tuple[int, int, Hit]] = []
-        self._facts: dict[tuple[str, str, Any], tuple[Value, int, str]] = {}
         self._counts: dict[int, int] = {}
         self._full: set[int] = set()  # rows that want no more
-        self._given: dict[int, set[str]] = {}  # names that a row of facts has given, where only the first counts
+        self._facts = LineFacts(scanner, self._full)
         self._dead: set[bytes] = set()  # templates on which nothing can match
         self._live: dict[bytes, _Template] = {}
         self._once: set[bytes] = set()  # templates seen once, of which nothing is known
-        self._variants: dict[tuple[int, ...], _Variant] = {}
+        self._variants: dict[tuple[int, ...], Variant] = {}
         self._bytes = 0
         self._tail: list[bytes] = []  # the last lines of the block before
         self._next = 1
@@ -114,7 +99,7 @@ class Pass:
             if fresh:
                 self._learn(fresh, lines, dirty)
             found = self._plain(list(once.values()), first, lines, dirty) if once else {}
-        touched: list[_Variant] = []
+        touched: list[Variant] = []
         for i in todo:
             template = live.get(keys[i])
             if template is None:
@@ -149,7 +134,7 @@ class Pass:
                     del live[keys[i]]
                     self._dead.add(keys[i])
         if touched:
-            self._note(touched, first, lines, dirty)
+            self._facts.note(touched, first, lines, dirty)
         if live is self._live:
             self._forget([*once, *fresh])
         self._look_around(first, lines)
@@ -158,11 +143,7 @@ class Pass:
         """Hits by line, and facts."""
         self._look_around(self._next, None)
         self._hits.sort(key=itemgetter(0, 1))
-        facts = [
-            Fact(subject, name, value, self._source, line, shown(text))
-            for (subject, name, _), (value, line, text) in self._facts.items()
-        ]
-        return [hit for _, _, hit in self._hits], facts
+        return [hit for _, _, hit in self._hits], self._facts.found(self._source)
 
     def _sort(self, todo: list[int], keys: list[bytes]) -> tuple[dict[bytes, int], dict[bytes, int]]:
         """(templates never seen before, templates seen a second time and worth learning), with a line of each."""
@@ -290,9 +271,9 @@ class Pass:
             every = None if None in values else tuple({one for some in values for one in some or ()})
             template.telling.append(_Telling(rows, spans or steady, every))
 
-    def _variant(self, rows: tuple[int, ...], alike: bool) -> _Variant:
+    def _variant(self, rows: tuple[int, ...], alike: bool) -> Variant:
         table = self._scanner.rows
-        return _Variant([row for row in rows if table[row].cause], [row for row in rows if not table[row].cause], alike)
+        return Variant([row for row in rows if table[row].cause], [row for row in rows if not table[row].cause], alike)
 
     def _take(self, rows: list[int], number: int, line: bytes) -> bool:
         """Adds the hits of a line; whether a row has had enough."""
@@ -313,87 +294,6 @@ class Pass:
         self._counts[row] = self._counts.get(row, 0) + 1
         if self._counts[row] >= KEEP:
             self._full.add(row)
-
-    def _note(self, touched: list[_Variant], first: int, lines: list[bytes], dirty: bool) -> None:
-        """Facts of a block: of each row only the lines that can count by its `keep`, in line order."""
-        by_row: dict[int, list[_Variant]] = {}
-        for variant in touched:
-            variant.facts = [row for row in variant.facts if row not in self._full]
-            for row in variant.facts:
-                by_row.setdefault(row, []).append(variant)
-        events: dict[tuple[int, int], tuple[str, dict[str, Value]] | None] = {}
-        for row, variants in by_row.items():
-            keep, names = self._keeps(row)
-            places = variants[0].lines if len(variants) == 1 else sorted(i for v in variants for i in v.lines)
-            if row not in self._given:  # the first line sets the order of facts
-                self._given[row] = set()
-                events[places[0], row] = None
-            if keep == "all":
-                events.update(((i, row), None) for i in places)
-            elif keep == "max":
-                events.update(
-                    ((i, row), None)
-                    for v in variants
-                    for i in (v.lines if dirty or not v.alike else self._peaks(row, v.lines, lines))
-                )
-            else:
-                given = self._given[row] if keep == "first" else set()
-                for i in places if keep == "first" else reversed(places):
-                    read = events[i, row] = self._read(row, lines[i])
-                    given.update(read[1])
-                    if len(given) == names:
-                        if keep == "first":
-                            self._full.add(row)
-                        break
-        for i, row in sorted(events):
-            self._keep(row, first + i, *(events[i, row] or self._read(row, lines[i])))
-        for variant in touched:
-            variant.lines = []
-
-    def _keeps(self, row: int) -> tuple[str, int]:
-        """(which lines of a row of facts must be seen, how many names it gives)."""
-        fact = log_facts()[self._scanner.rows[row].way]
-        mixed = any(name in _highest_and_other() for name in fact["set"])
-        return "all" if mixed else fact.get("keep", "last"), len(fact["set"])
-
-    def _read(self, row: int, line: bytes) -> tuple[str, dict[str, Value]]:
-        """(the line, the values that a row of facts gives there, by full name)."""
-        text = content(line)
-        match = self._scanner.pattern(row).search(text)
-        return text, self._facts_of(row, match) if match else {}
-
-    def _facts_of(self, row: int, match: re.Match[str]) -> dict[str, Value]:
-        groups = match.groupdict()
-        found: dict[str, Value] = {}
-        for full, group in log_facts()[self._scanner.rows[row].way]["set"].items():
-            raw: Value = groups.get(group) if isinstance(group, str) and group in groups else group
-            value = None if raw is None else normalise(full, raw)
-            if value is not None:
-                found[full] = value
-        return found
-
-    def _keep(self, row: int, number: int, text: str, found: dict[str, Value]) -> None:
-        """Adds the facts of a line, by the row's `keep`: last (default), first, max, or all."""
-        keep = log_facts()[self._scanner.rows[row].way].get("keep", "last")
-        for full, value in found.items():
-            subject, _, name = full.partition(".")
-            key = (subject, name, number if keep == "all" else None)
-            old = self._facts.get(key)
-            if old is None or not (keep == "first" or (keep == "max" and _number(old[0]) >= _number(value))):
-                self._facts[key] = (value, number, text)
-
-    def _peaks(self, row: int, places: list[int], lines: list[bytes]) -> Iterable[int]:
-        """Of lines of one template those with the highest number in a row's groups; all, where that is not plain to see."""
-        line = lines[places[0]]
-        if self._scanner.rows[row].digits or not line.isascii() or len(line) > CUT:
-            return places
-        match = self._scanner.pattern(row).search(line.decode())
-        groups = log_facts()[self._scanner.rows[row].way]["set"].values()
-        spans = [match.span(group) for group in groups if match and group in match.re.groupindex]
-        try:
-            return [max(places, key=lambda i: float(lines[i][a:b])) for a, b in spans if a >= 0]
-        except ValueError:  # "1,024", "14.5 GiB"
-            return places
 
     def _forget(self, fresh: list[bytes]) -> None:
         """Keeps the memory bounded."""
@@ -417,7 +317,7 @@ class Pass:
         """Rows that reach over line ends, as far as the text behind their line is there; None: no more comes."""
         around = self._tail + lines if lines is not None else self._tail
         start = first - len(self._tail)
-        limit = _last(around, 5 * _WINDOW) if lines is not None else len(around)
+        limit = last_lines(around, 5 * WINDOW) if lines is not None else len(around)
         waiting, at = [], -1
         for number, row in sorted(self._open):
             place = number - start
@@ -425,10 +325,10 @@ class Pass:
                 waiting.append((number, row))
             elif row not in self._full:
                 if place != at:
-                    at, window = place, _window(around, place)
-                self._search(row, start, *window)
+                    at, seen = place, window(around, place)
+                self._search(row, start, *seen)
         self._open = waiting
-        self._tail = around[_last(around, 12 * _WINDOW) :]
+        self._tail = around[last_lines(around, 12 * WINDOW) :]
         self._next = start + len(around)
 
     def _search(self, row: int, start: int, text: str, shift: int, low: int, high: int) -> None:
@@ -449,23 +349,10 @@ class Pass:
         if self._scanner.rows[row].cause:
             self._hit(row, number, match, shown(line))
         else:
-            self._keep(row, number, line, self._facts_of(row, match))
+            self._facts.keep(row, number, line, self._facts.of(row, match))
 
 
 _NONE: dict[bytes, _Template] = {}
-
-
-@cache
-def _highest_and_other() -> frozenset[str]:
-    """Names of facts that one row gives by its highest value and another otherwise: each line counts."""
-    by_keep: dict[bool, set[str]] = {True: set(), False: set()}
-    for row in log_facts():
-        by_keep[row.get("keep", "last") == "max"].update(row["set"])
-    return frozenset(by_keep[True] & by_keep[False])
-
-
-def _number(value: Value) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
 
 
 def _picker(spans: Iterable[tuple[int, int]]) -> Callable[[bytes], Any]:
@@ -479,39 +366,3 @@ def _picker(spans: Iterable[tuple[int, int]]) -> Callable[[bytes], Any]:
     if len(joined) > 12:
         joined = [[joined[0][0], joined[-1][1]]]
     return itemgetter(*(slice(begin, end) for begin, end in joined))
-
-
-def _last(lines: list[bytes], size: int) -> int:
-    """Where the last lines begin that have `size` bytes together."""
-    place = len(lines)
-    while place and size > 0:
-        place -= 1
-        size -= len(lines[place]) + 1
-    return place
-
-
-def _window(lines: list[bytes], place: int) -> tuple[str, int, int, int]:
-    """(text around a line, where its first line is in `lines`, where a search in it begins, and ends)."""
-    begin, end, before, after = place, place + 1, 0, -1
-    while begin and before < _WINDOW:
-        begin -= 1
-        before += len(lines[begin]) + 1
-    while end < len(lines) and after < _WINDOW:
-        after += len(lines[end]) + 1
-        end += 1
-    text = b"\n".join(lines[begin:end])
-    if text.isascii() and b"\x1b" not in text and b"\r" not in text and b"\0" not in text:
-        high = before + len(lines[place]) + _WINDOW
-        return text.decode(), begin, max(0, before - _WINDOW), min(len(text), high)
-    begin, parts, before = place, [whole(lines[place])], 0
-    while begin and before < _WINDOW:
-        begin -= 1
-        parts.append(whole(lines[begin]))
-        before += len(parts[-1]) + 1
-    parts.reverse()
-    high, end, after = before + len(parts[-1]) + _WINDOW, place, before + len(parts[-1])
-    while end + 1 < len(lines) and after < high:
-        end += 1
-        parts.append(whole(lines[end]))
-        after += len(parts[-1]) + 1
-    return "\n".join(parts), begin, max(0, before - _WINDOW), min(after, high)

@@ -10,6 +10,8 @@ from dstune.redact import redact
 
 CUT = 20_000
 """Characters of a line that expressions see."""
+WINDOW = 4000
+"""Characters before and after a line that rows reaching over line ends see."""
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _ANSI_BYTES = re.compile(_ANSI.pattern.encode())
 _NUMERIC = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?")
@@ -62,3 +64,39 @@ def whole(line: bytes) -> str:
 def content(line: bytes) -> str:
     """The part of a line that expressions see."""
     return whole(line)[:CUT]
+
+
+def last_lines(lines: list[bytes], size: int) -> int:
+    """Where the last lines begin that have `size` bytes together."""
+    place = len(lines)
+    while place and size > 0:
+        place -= 1
+        size -= len(lines[place]) + 1
+    return place
+
+
+def window(lines: list[bytes], place: int) -> tuple[str, int, int, int]:
+    """(text around a line, where its first line is in `lines`, where a search in it begins, and ends)."""
+    begin, end, before, after = place, place + 1, 0, -1
+    while begin and before < WINDOW:
+        begin -= 1
+        before += len(lines[begin]) + 1
+    while end < len(lines) and after < WINDOW:
+        after += len(lines[end]) + 1
+        end += 1
+    text = b"\n".join(lines[begin:end])
+    if text.isascii() and b"\x1b" not in text and b"\r" not in text and b"\0" not in text:
+        high = before + len(lines[place]) + WINDOW
+        return text.decode(), begin, max(0, before - WINDOW), min(len(text), high)
+    begin, parts, before = place, [whole(lines[place])], 0
+    while begin and before < WINDOW:
+        begin -= 1
+        parts.append(whole(lines[begin]))
+        before += len(parts[-1]) + 1
+    parts.reverse()
+    high, end, after = before + len(parts[-1]) + WINDOW, place, before + len(parts[-1])
+    while end + 1 < len(lines) and after < high:
+        end += 1
+        parts.append(whole(lines[end]))
+        after += len(parts[-1]) + 1
+    return "\n".join(parts), begin, max(0, before - WINDOW), min(after, high)

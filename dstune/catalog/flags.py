@@ -190,4 +190,4 @@ def _wrong(value: str, row: dict[str, Any]) -> tuple[Fault, str] | None:
 def human(value: str) -> int | None:
     """`8k` → 8000, `8K` → 8192, `4096` → 4096, as vLLM reads them; None for what it refuses."""
     found = _HUMAN.fullmatch(value.strip())
-    return int(float(found[1]) * _SCALE[found[2]]) if found else None
+    return int(float(found[1]) * _SCALE[found[2]]) if found and len(found[1]) < 20 else None

@@ -54,6 +54,8 @@ def settings(engine: str) -> dict[str, Term]:
 
 _SIZE = re.compile(r"([\d.,]+)\s*([KMGT]?)(i?)(?:[Bb](?:ytes?)?)?\b")
 _NUMBER = re.compile(r"[-+]?\d[\d,_]*(?:\.\d+)?(?:[eE][-+]?\d+)?")
+_MOST = 1e18
+"""Greater numbers, infinity and NaN are read as nothing: no quantity here comes near, and JSON has no word for the last two."""
 _POWER = {"K": 1, "M": 2, "G": 3, "T": 4}
 _TRUE = frozenset(("true", "yes", "on", "1", "y", "installed", "present", "ok", "enabled", "是", "有"))
 _FALSE = frozenset(
@@ -105,11 +107,11 @@ def normalise(name: str, value: Value) -> Value:
     if term.type == "number":
         if isinstance(value, bool):
             return int(value)
-        if isinstance(value, int | float):
-            return value
-        if name.endswith("_mib") and (size := to_mib(str(value))) is not None:
-            return size
-        return to_number(str(value))
+        if not isinstance(value, int | float):
+            text = str(value)
+            size = to_mib(text) if name.endswith("_mib") else None
+            value = to_number(text) if size is None else size
+        return value if isinstance(value, int | float) and abs(value) < _MOST else None
     if term.type == "version":
         return str(value) if Version(value).parts else None
     if term.type == "list":

@@ -12,6 +12,7 @@ from dstune.cli.options import common, emit, empty, evidence_option, load_eviden
 from dstune.errors import DstuneError, Exit, UnobservableError
 from dstune.lang import say
 from dstune.model import Evidence, Fact
+from dstune.redact import redact
 
 _LEVEL = {"error": 3, "warning": 2, "never": 9}
 _SEVERITY = {"error": 3, "warning": 2, "info": 1}
@@ -84,9 +85,18 @@ def command(
     if not (seen.facts or seen.gaps or seen.hits or files or logs):
         raise DstuneError(say("nothing to look at", "没有可看的东西"), "", "dstune doctor app.py server.log")
     diagnosis = diagnose(derive(seen), [find(c) for c in only] if only else None)
-    emit(replace(empty("doctor"), evidence=seen, diagnosis=diagnosis), as_json)
+    notes = _unread(seen, ("<stdin>", *files, *logs))
+    emit(replace(empty("doctor"), evidence=seen, diagnosis=diagnosis, notes=notes), as_json)
     worst = max((_SEVERITY[f.severity] for f in diagnosis.findings), default=0)
     return Exit.FINDINGS if worst >= _LEVEL[fail_on] else Exit.OK
+
+
+def _unread(seen: Evidence, paths: tuple[str, ...]) -> tuple[str, ...]:
+    """What of the named files could not be read: silence about a file would mean that it is fine."""
+    reasons = list(dict.fromkeys(g.reason for g in seen.gaps if g.name == "*" and any(p in g.reason for p in paths)))
+    notes = [say(f"Not read: {redact(r)}", f"未读取：{redact(r)}") for r in reasons[:5]]
+    more = len(reasons) - len(notes)
+    return (*notes, *([say(f"… and {more} more places", f"… 另有 {more} 处")] if more else ()))
 
 
 def gather(

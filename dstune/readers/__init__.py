@@ -8,10 +8,12 @@ text means that nothing could be set.
 
 from __future__ import annotations
 
+import gzip
 import importlib
 import os
 import re
 import sys
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import IO
@@ -19,7 +21,7 @@ from typing import IO
 from dstune.errors import UnobservableError
 from dstune.lang import say
 from dstune.model import Document, Evidence, Fact, Gap, Hit, family_of
-from dstune.readers.scan import BLOCK, blocks, clean, open_log, scanner
+from dstune.readers.scan import blocks, clean, open_log, scanner
 
 READERS: dict[str, str] = {
     "app": "dstune.readers.app",
@@ -33,6 +35,9 @@ TEXT_KIND = {"compose": "container", "dockerfile": "container"}
 """The kind of text that signatures call these files."""
 WHOLE = 8 << 20
 """Files above 8 MB are read as logs, block by block: no source or configuration is that long."""
+PARSED = 400_000
+"""Characters up to which launch scripts, Dockerfiles and compose files are parsed; 7 MB of words would take a minute and 600 MB."""
+_NO_TEXT = bytes(c for c in range(32) if c not in b"\a\b\t\n\f\r\x1b") + b"\x7f"
 
 _BY_NAME = (
     (re.compile(r"(^|/)(Dockerfile|Containerfile)[^/]*$|\.dockerfile$", re.I), "dockerfile"),
@@ -106,15 +111,17 @@ def _read_one(
         )
     size = 0 if path == "-" else _size(path)
     report = (lambda done: progress(name, done)) if progress else None
-    with stdin if path == "-" else open_log(path) as stream:
-        if size <= WHOLE and forced in (None, *READERS):
-            head = stream.read(WHOLE + 1)
-            if len(head) <= WHOLE:
-                return _read_whole(name, decoded(head, name), forced)
-            hits, facts = scanner("log").scan(blocks(_Joined(head, stream), report), "log", name)
-        else:
-            hits, facts = scanner("log").scan(blocks(stream, report), "log", name)
-    return Evidence(tuple(facts), (), tuple(hits)), None
+    with stdin if path == "-" else open_log(path) as opened:
+        stream = _Unpacked(opened, name)
+        whole = size <= WHOLE and forced in (None, *READERS)
+        head = stream.read(WHOLE + 1 if whole else _HEAD)
+        if whole and len(head) <= WHOLE:
+            found, document = _read_whole(name, decoded(head, name), forced)
+            return found.plus(gaps=stream.gaps), document
+        if _binary(head):
+            raise _no_text(name)
+        hits, facts = scanner("log").scan(blocks(_Joined(head, stream), report), "log", name)
+    return Evidence(tuple(facts), tuple(stream.gaps), tuple(hits)), None
 
 
 def _size(path: str) -> int:
@@ -124,10 +131,40 @@ def _size(path: str) -> int:
         raise UnobservableError(f"{path} cannot be read", error.strerror or str(error), "check the path") from None
 
 
+class _Unpacked:
+    """A stream that ends where its archive is damaged or cut off; `gaps` says so. Raises `UnobservableError` where nothing is left."""
+
+    def __init__(self, stream: IO[bytes], name: str) -> None:
+        self._stream, self._name = stream, name
+        self._any = False
+        self.gaps: list[Gap] = []
+
+    def read(self, n: int) -> bytes:
+        """Up to `n` bytes."""
+        if not isinstance(self._stream, gzip.GzipFile):
+            return self._stream.read(n)
+        parts: list[bytes] = []
+        while n > 0 and not self.gaps:
+            try:
+                part = self._stream.read1(n)  # read() would lose what came before the damage
+            except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+                reason = say(f"the archive {self._name} is damaged: {error}", f"压缩文件 {self._name} 已损坏：{error}")
+                if not (self._any or parts):
+                    raise UnobservableError(reason, "", say("copy it again", "请重新复制该文件")) from None
+                self.gaps.append(Gap("log", "*", reason, say("copy it again", "请重新复制该文件")))
+                break
+            if not part:
+                break
+            parts.append(part)
+            n -= len(part)
+        self._any = self._any or bool(parts)
+        return b"".join(parts)
+
+
 class _Joined:
     """A stream with bytes put back in front of it."""
 
-    def __init__(self, head: bytes, rest: IO[bytes]) -> None:
+    def __init__(self, head: bytes, rest: _Unpacked) -> None:
         self._head, self._rest = head, rest
 
     def read(self, n: int) -> bytes:
@@ -142,10 +179,8 @@ def decoded(data: bytes, name: str) -> str:
     """Text of a file's bytes: UTF-8, UTF-16 by its mark, GB18030 where it is not UTF-8. Raises for a binary."""
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         return data.decode("utf-16", "replace")
-    if data[:4] == b"\x7fELF" or (data and data[:65536].count(0) > len(data[:65536]) // 8):
-        raise UnobservableError(
-            f"{name} is a binary file", "", say("give a log, a source file or a configuration", "请给日志、源码或配置文件")
-        )
+    if _binary(data):
+        raise _no_text(name)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -154,6 +189,26 @@ def decoded(data: bytes, name: str) -> str:
         return data.decode("gb18030")
     except UnicodeDecodeError:
         return data.decode("utf-8", "replace")
+
+
+_HEAD = 1 << 16
+
+
+def _binary(data: bytes) -> bool:
+    """By the mark of a program, an eighth of NUL, or a sixteenth of characters that no text has (random bytes hold a tenth)."""
+    head = data[:_HEAD]
+    if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return False
+    odd = len(head) - len(head.translate(None, _NO_TEXT)) - head.count(0)
+    return head[:4] == b"\x7fELF" or head.count(0) > len(head) // 8 or odd > max(len(head) // 16, 64)
+
+
+def _no_text(name: str) -> UnobservableError:
+    return UnobservableError(
+        say(f"{name} is a binary file", f"{name} 是二进制文件"),
+        "",
+        say("give a log, a source file or a configuration", "请给日志、源码或配置文件"),
+    )
 
 
 def _read_whole(name: str, text: str, forced: str | None) -> tuple[Evidence, Document]:
@@ -169,12 +224,21 @@ def read_document(document: Document) -> Evidence:
     text = document.text if text_kind == "log" else without_comments(document.kind, document.text)
     hits, facts = scanner(text_kind).scan([(1, text)], text_kind, document.path)
     gaps: list[Gap] = []
-    module = importlib.import_module(READERS[document.kind])
-    for item in module.read(document):
-        if isinstance(item, Gap):
-            gaps.append(item)
-        else:
-            facts.append(item)
+    if document.kind in ("command", "compose", "dockerfile") and len(text) > PARSED:
+        gaps.append(
+            Gap(
+                TEXT_KIND.get(document.kind, "config"),
+                "*",
+                say(f"{document.path} is too long to be parsed", f"{document.path} 过长，未解析"),
+            )
+        )
+    else:
+        module = importlib.import_module(READERS[document.kind])
+        for item in module.read(document):
+            if isinstance(item, Gap):
+                gaps.append(item)
+            else:
+                facts.append(item)
     if text_kind == "command":  # people paste the output below the command, and the command above the output
         more, extra = scanner("log").scan([(1, text)], "log", document.path)
         hits += [h for h in more if h.kind == "log"]
@@ -197,11 +261,17 @@ def without_comments(kind: str, text: str) -> str:
     return re.sub(mark, "", text)
 
 
+_WIDE = 50_000
+"""Characters of a line that is tokenized: a number of 7 million digits would take 4 GB."""
+
+
 def _python_without_comments(text: str) -> str:
     import io
     import tokenize
 
     lines = text.splitlines(keepends=True)
+    if len(text) > WHOLE // 8 or any(len(line) > _WIDE for line in lines):
+        return re.sub(r"(?m)(^|\s)#.*$", r"\1", text)
     try:
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             if token.type == tokenize.COMMENT:
@@ -233,7 +303,9 @@ def _renumbered(new: Evidence, old: Evidence) -> Evidence:
     )
 
 
-PER_FILE = frozenset(("app", "generate", "transformers", "gradio", "client", "dockerfile", "compose", "tokenizer", "docker", "requirements"))
+PER_FILE = frozenset(
+    ("app", "generate", "transformers", "gradio", "client", "dockerfile", "compose", "tokenizer", "docker", "requirements")
+)
 
 
 def with_subject(facts: Iterable[Fact], subject: str) -> list[Fact]:

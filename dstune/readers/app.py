@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
+from dstune.lang import say
 from dstune.model import Document, Fact, Gap
 from dstune.readers import app_client, app_generate, app_load, app_serve
 from dstune.readers.app_seen import Seen
@@ -17,24 +18,26 @@ from dstune.readers.app_source import source_of
 _PINNED = re.compile(
     r"(?<![\w-])(transformers|gradio|torch|vllm|openai|accelerate)(?:\[[\w,]*\])?\s*(==|>=|~=)\s*(\d+(?:\.\d+)*)", re.I
 )
-LARGEST = 2 << 20
-"""A program of 450 kB takes 1.7 s of CPU; nobody writes 2 MB by hand."""
 SMELLS = (app_load.smells, app_generate.smells, app_serve.smells, app_client.smells)
 
 
 def read(document: Document) -> Iterable[Fact | Gap]:
     """Settings, `app.*` facts and gaps of one program, each fact once per line."""
-    if len(document.text) > LARGEST:
+    source = source_of(document)
+    if source.too_long:
         yield Gap(
             "app",
             "*",
-            f"{document.path} is too long for a program ({len(document.text) >> 20} MB)",
-            "give the file that loads and serves the model",
+            say(f"{document.path} is too long for a program", f"{document.path} 作为程序过长"),
+            say("give the file that loads and serves the model", "请给出加载模型并提供服务的文件"),
         )
         return
-    source = source_of(document)
     for first, last in source.lost:
-        yield Gap("app", "*", f"{document.path}:{first}-{last} is no Python that can be parsed", "give the whole file")
+        reason = say(
+            f"{document.path}:{first}-{last} is no Python that can be parsed",
+            f"{document.path}:{first}-{last} 无法按 Python 解析",
+        )
+        yield Gap("app", "*", reason, say("give the whole file", "请给出完整文件"))
     if not source.trees:
         return
     seen = Seen(source)

@@ -26,8 +26,11 @@ class Source:
     comments: str = ""
     requirements: str = ""
     notebook: bool = False
+    too_long: bool = False
 
 
+LARGEST = 600_000
+"""Characters of code. A program of 450 kB takes 1.7 s of CPU, a table of as many numbers 250 MB; nobody writes that by hand."""
 _MAGIC = re.compile(r"^\s*[%!?]|^\s*\S+\?\s*$")
 _PIP = re.compile(r"^\s*[%!]\s*(?:sys\.executable\s+-m\s+)?(?:uv\s+)?pip3?\s+install\s+(.*)$", re.M)
 _SCRIPT = re.compile(r"(?ms)^# /// script\s*$(.*?)^# ///\s*$")
@@ -41,6 +44,8 @@ def source_of(document: Document) -> Source:
         cells = _cells(text)
         if cells is not None:
             text, notebook = cells, True
+    if len(text) > LARGEST:
+        return Source(document.path, [], [], notebook=notebook, too_long=True)
     requirements = "\n".join(m[1] for m in _PIP.finditer(text)) + "\n" + "\n".join(m[1] for m in _SCRIPT.finditer(text))
     lines = text.splitlines()
     # magics and shell lines of notebooks become `pass` at their own depth, so that every line keeps its number
@@ -72,7 +77,7 @@ def _cells(text: str) -> str | None:
                 if not body.lstrip().startswith("%%"):
                     found.append(body.rstrip("\n"))
         return "\n\n".join(found) + "\n"
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 

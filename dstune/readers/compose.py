@@ -22,12 +22,16 @@ _LISTS = ("publish", "volumes", "devices")
 
 def read(document: Document) -> Iterator[Fact | Gap]:
     """Facts of every service, numbered `docker`, `docker1`…; a file that is no YAML gives a fact with the line and a Gap."""
-    from ruamel.yaml import YAML
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+    from dstune.readers.yaml_text import UnboundedError, load
 
     lines = document.text.splitlines()
     try:
-        tree = YAML(typ="rt").load(_rendered(document.text))
+        tree = next(iter(load(_rendered(document.text))), None)
+    except UnboundedError as error:
+        yield Gap("docker", "*", say(f"{document.path} cannot be parsed: {error}", f"{document.path} 无法解析：{error}"))
+        return
     except YAMLError as error:
         mark = getattr(error, "problem_mark", None) if isinstance(error, MarkedYAMLError) else None
         line = mark.line + 1 if mark is not None else None
@@ -42,7 +46,7 @@ def read(document: Document) -> Iterator[Fact | Gap]:
         return
     services = tree.get("services") if isinstance(tree, dict) else None
     if not isinstance(services, dict):
-        yield Gap("docker", "*", say("no services in this file", "文件中没有 services"))
+        yield Gap("docker", "*", say(f"no services in {document.path}", f"{document.path} 中没有 services"))
         return
     yield from _undeclared(tree, services, document.path, lines)
     for number, (name, service) in enumerate(services.items()):

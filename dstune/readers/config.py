@@ -26,6 +26,7 @@ _VLLM_KEYS = (
     "enforce-eager",
     "served-model-name",
 )
+_CHAIN = re.compile(r"(?m)^[ \t]*\[{0,2}[ \t]*(?:[\w\"'-]+[ \t]*\.[ \t]*){100}")
 
 
 def read(document: Document) -> Iterator[Fact | Gap]:
@@ -89,25 +90,30 @@ def _parsed(text: str, name: str) -> tuple[Any, str]:
     if name.endswith(".toml"):
         import tomllib
 
+        if _CHAIN.search(text):  # tomllib's memory grows with the square of a key's parts
+            return None, say("a key of more than 100 parts", "一个键超过 100 段")
         try:
             return tomllib.loads(text), ""
-        except tomllib.TOMLDecodeError as error:
-            return None, str(error)
+        except (ValueError, RecursionError) as error:
+            return None, str(error).partition(";")[0]
     if name.endswith(".json") or text.lstrip().startswith("{"):
         try:
             return json.loads(text), ""
-        except ValueError as error:
-            if name.endswith(".json"):
-                return None, str(error)
+        except (ValueError, RecursionError) as error:
+            if name.endswith(".json") or isinstance(error, RecursionError):
+                return None, str(error).partition(";")[0]
     return _yaml(text)
 
 
 def _yaml(text: str) -> tuple[Any, str]:
-    from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
+    from dstune.readers.yaml_text import UnboundedError, load
+
     try:
-        documents = list(YAML(typ="rt").load_all(text))
+        documents = load(text)
+    except UnboundedError as error:
+        return None, str(error)
     except YAMLError as error:
         return None, str(getattr(error, "problem", "") or error).strip().splitlines()[0]
     return (documents[0] if documents else None), ""

@@ -57,14 +57,15 @@ def steps(text: str) -> list[Step]:
         at += 1
         if not line.strip() or line.lstrip().startswith("#"):
             continue
-        first, joined, body = at, line.strip(), line
+        first, parts, body = at, [line.strip()], line
         while body.rstrip().endswith(escape) and at < len(lines):
             body = lines[at]
             at += 1
             if not body.strip() or body.lstrip().startswith("#"):
                 body = escape  # a comment or an empty line inside an instruction is skipped
                 continue
-            joined = joined.rstrip().removesuffix(escape) + " " + body.strip()
+            parts.append(body.strip())
+        joined = " ".join([*(part.removesuffix(escape) for part in parts[:-1]), parts[-1]])
         name, _, args = joined.rstrip().removesuffix(escape).strip().partition(" ")
         if name.upper() in ("RUN", "COPY", "ADD"):
             for _, word in _HEREDOC.findall(args):
@@ -85,7 +86,7 @@ def read(document: Document) -> Iterator[Fact | Gap]:
         return Fact(family, name, value, document.path, line, shown(lines, line))
 
     if not any(s.name == "FROM" for s in everything):
-        yield Gap("dockerfile", "*", say("no FROM in this file", "文件中没有 FROM"))
+        yield Gap("dockerfile", "*", say(f"no FROM in {document.path}", f"{document.path} 中没有 FROM"))
         return
     yield from _form(everything, fact)
     arguments: dict[str, str] = {}

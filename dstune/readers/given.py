@@ -106,7 +106,7 @@ def _typed(term: Term, flag: str, raw: Any) -> Value:
 
 def docker_size(text: str) -> float | None:
     """MiB of a size as Docker takes it: `1g`, `512m`, `64mb`, a bare number is bytes."""
-    found = re.fullmatch(r"\s*([\d.]+)\s*([bkmgtBKMGT]?)(?:i?[bB])?\s*", text)
+    found = re.fullmatch(r"\s*(\d{1,18}(?:\.\d*)?|\.\d+)\s*([bkmgtBKMGT]?)(?:i?[bB])?\s*", text)
     if not found:
         return to_mib(text)
     return float(found[1]) * 1024.0 ** ({"": 0, "b": 0, "k": 1, "m": 2, "g": 3, "t": 4}[found[2].lower()] - 2)

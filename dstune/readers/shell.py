@@ -56,6 +56,8 @@ _ODD = {
     "\u201c": "\u201c", "\u201d": "\u201d", "\u2018": "\u2018", "\u2019": "\u2019",
     "\u00a0": "no-break space", "\u3000": "full-width space", "\u200b": "zero-width space",
 }  # fmt: skip
+_LONGEST = 4096
+"""Characters of a variable that is filled in: 40 lines of `X2="$X1$X1$X1$X1"` would fill any memory."""
 _JOIN = {"\\": "\\", "^": "^", "`": "`"}
 
 
@@ -251,8 +253,9 @@ class _Lexer:
             env[found[0].rstrip("+=")] = rest[0]
             rest = rest[1:]
         for name, word in env.items():
-            if exported or not rest:
-                self.variables[name] = word.text.partition("=")[2]
+            value = word.text.partition("=")[2]
+            if (exported or not rest) and len(value) <= _LONGEST:
+                self.variables[name] = value
         self.found.append(Command(rest if not exported else [words[0], *rest], env, end, lines))
 
 

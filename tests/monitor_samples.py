@@ -4,7 +4,21 @@ import math
 from dataclasses import replace
 
 from dstune.lang import say
-from dstune.model import Artifact, Cite, Diagnosis, Evidence, Fact, Finding, Fix, MemoryLine, Plan, Prediction, Rejected, Setting, Unknown
+from dstune.model import (
+    Artifact,
+    Cite,
+    Diagnosis,
+    Evidence,
+    Fact,
+    Finding,
+    Fix,
+    MemoryLine,
+    Plan,
+    Prediction,
+    Rejected,
+    Setting,
+    Unknown,
+)
 from dstune.tui.doing import Actions
 from dstune.tui.feed import CannedFeed
 from dstune.tui.plan import Knobs
@@ -16,7 +30,9 @@ def facts(subject: str, **values: object) -> list[Fact]:
     return [Fact(subject, name, value, "canned") for name, value in values.items()]  # type: ignore[arg-type]
 
 
-def card(number: int, name: str = "NVIDIA GeForce RTX 4090", total: int = 24564, used: int = 21400, busy: int = 97, **more: object) -> list[Fact]:
+def card(
+    number: int, name: str = "NVIDIA GeForce RTX 4090", total: int = 24564, used: int = 21400, busy: int = 97, **more: object
+) -> list[Fact]:
     return facts(
         f"gpu{number}", name=name, memory_total_mib=total, memory_used_mib=used, memory_free_mib=total - used - 348, utilization_pct=busy,
         **{
@@ -28,7 +44,15 @@ def card(number: int, name: str = "NVIDIA GeForce RTX 4090", total: int = 24564,
 
 
 def process(number: int, gpu: int, mib: int, command: str, **more: object) -> list[Fact]:
-    return facts("process" + (str(number) if number else ""), pid=4100 + number, gpu=gpu, memory_mib=mib, command=command, name=command.split()[0], **more)
+    return facts(
+        "process" + (str(number) if number else ""),
+        pid=4100 + number,
+        gpu=gpu,
+        memory_mib=mib,
+        command=command,
+        name=command.split()[0],
+        **more,
+    )
 
 
 def server(subject: str = "server", **more: object) -> list[Fact]:
@@ -51,8 +75,22 @@ def samples(count: int = 90) -> list[Evidence]:
     for i in range(count):
         busy = min(97, 10 + i * 3) - int(6 * math.sin(i / 4))
         made = [
-            *card(0, busy=busy, used=20200 + min(1200, 20 * i), temperature_c=48 + min(23, i // 3), power_draw_w=float(90 + 4 * min(busy, 85))),
-            *process(0, 0, 20100, "vllm serve deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B --max-num-seqs 8", engine="vllm", ours=True, container="web-vllm-1"),
+            *card(
+                0,
+                busy=busy,
+                used=20200 + min(1200, 20 * i),
+                temperature_c=48 + min(23, i // 3),
+                power_draw_w=float(90 + 4 * min(busy, 85)),
+            ),
+            *process(
+                0,
+                0,
+                20100,
+                "vllm serve deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B --max-num-seqs 8",
+                engine="vllm",
+                ours=True,
+                container="web-vllm-1",
+            ),
             *process(1, 0, 512, "/usr/lib/xorg/Xorg vt2 -displayfd 3"),
             *server(generation_tok_s=600.0 + 12 * math.sin(i / 5), waiting=24 if i > 20 else 0, running=8 if i > 5 else 2),
             *HOST,
@@ -66,7 +104,16 @@ def many(cards: int = 8) -> Evidence:
     made = list(HOST) + server()
     for n in range(cards):
         reasons = ["hw_thermal_slowdown"] if n == 3 else []
-        made += card(n, "NVIDIA H100 80GB HBM3", 81559, 9000 * (n + 1), 12 * n, temperature_c=40 + 6 * n, power_limit_w=700.0, clock_event_reasons=reasons)
+        made += card(
+            n,
+            "NVIDIA H100 80GB HBM3",
+            81559,
+            9000 * (n + 1),
+            12 * n,
+            temperature_c=40 + 6 * n,
+            power_limit_w=700.0,
+            clock_event_reasons=reasons,
+        )
     for n in range(30):
         made += process(n, n % cards, 1000 + 100 * n, f"python worker.py --rank {n}")
     return Evidence(tuple(made), (), (), {"started": 1000.0})
@@ -102,7 +149,7 @@ def plan(knobs: Knobs) -> Plan:
     return Plan(
         "vllm", "0.10.1", knobs.model, "NVIDIA GeForce RTX 4090", knobs.gpus, (Setting("vllm.max_model_len", knobs.context),),
         (MemoryLine("weights: layers", 2900.0), MemoryLine("weights: embedding", 445.0), MemoryLine("KV cache pool", kv), MemoryLine("CUDA context", 540.0)),
-        {"decode_tok_s_per_stream": Prediction(160.0, 120.0, 190.0), "peak_vram_gib": Prediction((3885 + kv) / 1024, 7.0, 9.0)},
+        {"decode_tok_s_per_stream": Prediction(160.0, 120.0, 190.0), "peak_vram_gib": Prediction((3885 + kv) / 1024, 0.95 * (3885 + kv) / 1024, 1.1 * (3885 + kv) / 1024)},
         (Rejected("FP8", {"en": "16 bit fits, and loses nothing", "zh": "16 位放得下，且没有损失"}),), (),
         f"vllm serve {knobs.model} --max-model-len {knobs.context} --max-num-seqs {knobs.concurrency}",
     )  # fmt: skip
@@ -148,4 +195,9 @@ OUTCOME = {
     "requests": {"ok": 46, "failed": 0}, "output_tok_s": 598.4, "request_s": 4.68, "ttft_ms": {"p50": 5180.0, "p95": 9700.0, "p99": 9990.0, "mean": 5000.0},
     "itl_ms": {"p50": 12.8, "p95": 14.1, "p99": 15.0, "mean": 12.9}, "e2e_ms": {"p50": 6820.0, "p95": 11400.0, "p99": 11600.0, "mean": 6900.0},
 }  # fmt: skip
-BETTER = {**OUTCOME, "output_tok_s": 2210.0, "request_s": 17.3, "ttft_ms": {"p50": 92.0, "p95": 180.0, "p99": 210.0, "mean": 99.0}}
+BETTER = {
+    **OUTCOME,
+    "output_tok_s": 2210.0,
+    "request_s": 17.3,
+    "ttft_ms": {"p50": 92.0, "p95": 180.0, "p99": 210.0, "mean": 99.0},
+}

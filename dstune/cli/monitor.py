@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -74,6 +75,8 @@ def command(
             "dstune doctor, or dstune monitor --screenshot FILE.svg",
         )
     cells = _size(size)
+    for name in ("COLUMNS", "LINES"):
+        os.environ.pop(name, None)  # the terminal knows its size, and that it changed; an exported one would win over it
     import gc
 
     gc.disable()  # the imports below make 100,000 objects that live to the end: looking through them again and again costs 0.1 s

@@ -67,7 +67,7 @@ class GpuWatch:
 
     def well(self) -> bool:
         """Whether samples come."""
-        return bool(self._line) and not self._ended and not self._stuck()
+        return bool(self._line) and not self._line.startswith(OVER) and not self._ended and not self._stuck()
 
     def _stuck(self) -> bool:
         return time.monotonic() - self._at > STALE_S + 2 * self._interval
@@ -76,7 +76,7 @@ class GpuWatch:
         """Facts and gaps of the newest sample; a gap where the driver no longer answers. A dead child is replaced after a while."""
         if self.well():
             return _items(self._line)
-        if not self._ended and not self._stuck():
+        if not self._ended and not self._stuck() and not self._line:
             return []
         if self._ended and not self._closed and time.monotonic() - self._at > AGAIN_S:
             self._start()
@@ -234,9 +234,19 @@ def holds_gpu(pid: int, root: str = "/") -> bool | None:
     return False
 
 
-def _said(items: list[Item]) -> str:
+OVER = b'{"over": true'
+"""How a line begins after which the child ends."""
+
+
+def _said(items: list[Item], over: bool = False) -> str:
     facts = [[i.subject, i.name, i.value, i.source] for i in items if isinstance(i, Fact)]
-    return json.dumps({"facts": facts, "gaps": [[i.subject, i.name, i.reason, i.hint] for i in items if isinstance(i, Gap)]})
+    return json.dumps(
+        {
+            **({"over": True} if over else {}),
+            "facts": facts,
+            "gaps": [[i.subject, i.name, i.reason, i.hint] for i in items if isinstance(i, Gap)],
+        }
+    )
 
 
 def main() -> None:
@@ -250,7 +260,7 @@ def main() -> None:
     try:
         pynvml.nvmlInit()
     except Exception as error:
-        print(_said(list(init_failed(code_of(error), str(error)))), flush=True)
+        print(_said(list(init_failed(code_of(error), str(error))), over=True), flush=True)
         return
     due, turn, traffic = time.monotonic(), 0, dict[tuple[str, str], Item]()
     while True:
@@ -259,7 +269,7 @@ def main() -> None:
             traffic |= {(i.subject, i.name): i for i in items if i.name.startswith("pcie_") and i.name.endswith("_mib_s")}
             items = list({**traffic, **{(i.subject, i.name): i for i in items}}.values())
         except Exception as error:
-            print(_said([Gap("gpu", "*", f"NVML: {error}", "nvidia-smi")]), flush=True)
+            print(_said([Gap("gpu", "*", f"NVML: {error}", "nvidia-smi")], over=True), flush=True)
             return
         try:
             print(_said(items), flush=True)

@@ -106,7 +106,9 @@ class Monitor(App[int]):
         self.sampler.start()
         if self.log_state.source:
             threading.Thread(target=self._follow, name="log", daemon=True).start()
-        self.call_after_refresh(self.show, self.start_screen)
+        if self.start_screen == "plan":
+            self._plan()
+        self.call_after_refresh(self.draw)
 
     def _on_signals(self) -> None:
         """A kill or a closed terminal leaves as q does: the terminal is given back."""
@@ -296,6 +298,7 @@ class Monitor(App[int]):
         """Opens and closes the chosen finding; in the log, goes to the finding of the chosen line."""
         if self.screen_name == "log" and self.log_state.chosen in self.log_state.marks:
             self.action_open(self.log_state.marks[self.log_state.chosen])
+            return
         found = doctor.rows(self.state)
         if self.screen_name == "doctor" and found and not self.view.artifacts:
             self.view.open ^= {found[min(self.view.chosen, len(found) - 1)].cause}

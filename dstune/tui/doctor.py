@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from rich.cells import chop_cells
 from rich.text import Text
 
 from dstune.lang import pick, say
@@ -162,6 +163,9 @@ def diff(artifacts: Sequence[Artifact], width: int) -> Lines:
         text = artifact.diff or "\n".join(f"+{line}" for line in artifact.text.splitlines())
         for line in text.splitlines():
             style = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1], "")
-            out.append(Text(line, "bold" if line.startswith(("+++", "---")) else style, no_wrap=True))
+            style = "bold" if line.startswith(("+++", "---")) else style
+            out += [
+                Text(part, style, no_wrap=True) for part in (chop_cells(line, max(10, width)) or [""])
+            ]  # a change must not stand beyond the edge
         out.append(Text())
     return out

@@ -69,7 +69,8 @@ def left(text: str, width: int) -> str:
 
 def right(text: str, width: int) -> str:
     """Exactly `width` cells, filled on the left."""
-    return " " * max(0, width - cell_len(text)) + fit(text, width)
+    text = fit(text, width)
+    return " " * max(0, width - cell_len(text)) + text
 
 
 def beside(a: Lines, b: Lines, width_a: int, gap: int = 2) -> Lines:

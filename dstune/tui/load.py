@@ -65,13 +65,13 @@ def load_screen(load: LoadState, state: State, width: int, height: int, plain: b
         line.append(say(f" {load.elapsed:.0f} s  {load.done} answers  ", f" {load.elapsed:.0f} 秒  {load.done} 个回答  "))
         line.append(say(f"{load.failed} failed", f"{load.failed} 个失败"), "bold red" if load.failed else "")
         out += [line, Text()]
+    if load.outcome and not load.running:
+        out += [*_figures(load.outcome, load.before, width), Text()]
     if width >= 90 and load.first_bytes:
         half = (width - 3) // 2
         out += beside(_histogram(load.first_bytes, half, plain), _charts(load, state, width - half - 3, plain), half, 3)
     else:
         out += [*(_histogram(load.first_bytes, width, plain) if load.first_bytes else []), *_charts(load, state, width, plain)]
-    if load.outcome and not load.running:
-        out += [Text(), *_figures(load.outcome, load.before, width)]
     return out
 
 

@@ -36,7 +36,7 @@ class LogState:
     def feed(self, text: str) -> bool:
         """Adds text that came; whether a signature matched."""
         text = clean(text)
-        hits, facts = scanner("log").scan([(self.number + 1, text)], "log", self.source)
+        first = self.number + 1
         came = text.split("\n")
         if came[-1] == "":
             came.pop()
@@ -45,6 +45,7 @@ class LogState:
             self.lines.append((self.number, shown(line)))
         if self.back:
             self.back = min(self.back + len(came), len(self.lines))  # what is being read stays where it is
+        hits, facts = scanner("log").scan([(first, text)], "log", self.source)
         self.matches = [*self.matches, *((h.line, h.cause) for h in hits if _alone(h))][-KEEP_LINES:]
         kept: tuple[Hit, ...] = (*self.evidence.hits, *hits)[-500:]
         self.evidence = Evidence((*self.evidence.facts, *facts)[-500:], (), kept)
@@ -138,10 +139,11 @@ def _command(command: list[str]) -> Iterator[str]:
     handle, rest = child.stdout.fileno(), b""
     try:
         while True:
+            ended = child.poll() is not None  # asked first: what it wrote before it ended is still to be read
             data = os.read(handle, 1 << 20) if select.select([handle], [], [], 0)[0] else b""
             whole, newline, rest = (rest + data).rpartition(b"\n")
             yield (whole + newline).decode("utf-8", "replace")
-            if not data and child.poll() is not None:
+            if not data and ended:
                 yield (
                     rest.decode("utf-8", "replace")
                     + f"\n[{' '.join(command)}: {say('ended with', '已结束，状态')} {child.returncode}]\n"

@@ -71,6 +71,11 @@ def planned(knobs: Knobs) -> Plan | str:
         )  # fmt: skip
         return recommend(wish)
     except DstuneError as error:
+        if knobs.precision != "auto" and not isinstance(planned(replace(knobs, precision="auto")), str):
+            return say(
+                f"no {knobs.precision} format of this model is known that fits and runs under {knobs.engine} on {knobs.gpu}\np: another precision, e: another engine",
+                f"没有已知的 {_word(knobs.precision)}格式能在 {knobs.gpu} 上用 {_word(knobs.engine)} 引擎运行该模型\np：换精度，e：换引擎",
+            )
         return "\n".join(filter(None, (error.what, error.why, error.next)))
 
 

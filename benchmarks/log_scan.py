@@ -37,7 +37,12 @@ def write(path: Path, megabytes: int, ids: float = 0.05) -> None:
         while size < megabytes << 20:
             lines = []
             for _ in range(2000):
-                line = re.sub(r"\d+", lambda m: str(source.randrange(10 ** min(len(m[0]), 9))), source.choice(healthy), count=6)
+                line = re.sub(
+                    r"(?<![\w/.])(?<!\x22 )\d+",
+                    lambda m: str(source.randrange(10 ** min(len(m[0]), 9))),
+                    source.choice(healthy),
+                    count=6,
+                )
                 lines.append(line if source.random() >= ids else f"{line} chatcmpl-{source.getrandbits(128):032x}")
             lines[source.randrange(2000)] = source.choice(sick)
             text = "\n".join(lines) + "\n"

@@ -138,10 +138,10 @@ def _best(groups: list[_Group], rank: Callable[[_Group], Any]) -> _Group:
     return [(text, others | single) for text, others in best]
 
 
-def _required(tree: Any, caseless: bool, rank: Callable[[_Group], Any]) -> list[_Group]:
-    """Groups of texts, of each of which one is in every match of a sequence; `rank`: the lower the better."""
+def _required(tree: Any, caseless: bool, rank: Callable[[_Group], Any], before: str = "") -> list[_Group]:
+    """Groups of texts, of each of which one is in every match of a sequence; `rank`: the lower the better; `before`: text right before it."""
     groups: list[_Group] = []
-    run = ""
+    run = before
     for op, value in [*tree, (None, None)]:
         name = str(op)
         if name == "LITERAL" and not caseless and value != 10:
@@ -149,16 +149,16 @@ def _required(tree: Any, caseless: bool, rank: Callable[[_Group], Any]) -> list[
             continue
         if run:
             groups.append([(run, frozenset())])
-            run = ""
         if name == "SUBPATTERN":
             _, add, _, inner = value
-            groups += _required(inner, caseless or bool(add & re.IGNORECASE), rank)
+            groups += _required(inner, caseless or bool(add & re.IGNORECASE), rank, run)
         elif name in _REPEATS and value[0] >= 1:
-            groups += _required(value[2], caseless, rank)
+            groups += _required(value[2], caseless, rank, run)
         elif name == "BRANCH":
-            branches = [_best(_required(b, caseless, rank), rank) for b in value[1]]
+            branches = [_best(_required(b, caseless, rank, run), rank) for b in value[1]]
             if all(branches):
                 groups.append([pair for b in branches for pair in b])
+        run = ""
     return groups
 
 

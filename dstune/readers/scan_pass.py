@@ -34,16 +34,19 @@ _EXAMPLES = 4
 _ZERO = bytes.maketrans(b"123456789", b"000000000")
 
 
+_Search = Callable[[bytes], re.Match[bytes] | None]
+
+
 class _Telling:
     """Rows of a template for which the digits that `pick` takes of a line count.
 
-    `known`: which of them match, by those digits. `values`: texts without which all lines are alike (None: there are none such); `plain`:
-    which rows match those.
+    `known`: which of them match, by those digits. `values` searches a line for texts without which all lines are alike (None: there are
+    none such, or the digits hardly change); `plain`: which rows match those lines.
     """
 
     __slots__ = ("known", "pick", "plain", "rows", "values")
 
-    def __init__(self, rows: list[int], spans: Iterable[tuple[int, int]], values: tuple[bytes, ...] | None) -> None:
+    def __init__(self, rows: list[int], spans: Iterable[tuple[int, int]], values: _Search | None) -> None:
         self.rows, self.pick, self.values = rows, _picker(spans), values
         self.known: dict[Any, tuple[int, ...]] = {}
         self.plain: tuple[int, ...] | None = None
@@ -115,6 +118,9 @@ class Pass:
                 if template.telling:
                     line = cleaned(lines[i]) if dirty else lines[i]
                     for telling in template.telling:
+                        if telling.plain is not None and telling.values is not None and telling.values(line) is None:
+                            rows += telling.plain
+                            continue
                         matching = telling.known.get(telling.pick(line))
                         if matching is None:
                             matching = self._tell(template, telling, line)
@@ -216,21 +222,15 @@ class Pass:
 
     def _tell(self, template: _Template, telling: _Telling, line: bytes) -> tuple[int, ...]:
         """Which of the rows match a line, remembered for lines that have the same digits there."""
-        plain = telling.values is not None
-        for value in telling.values or ():
-            if value in line:
-                plain = False
-                break
-        if plain and telling.plain is not None:
-            return telling.plain
+        plain = telling.values is not None and telling.values(line) is None
         seen, scanner = content(line), self._scanner
         found = tuple(row for row in telling.rows if scanner.maybe(row, seen) and scanner.pattern(row).search(seen))
         if plain:
             telling.plain = found
-        if not plain or len(telling.known) < _EXAMPLES:
-            if len(telling.known) >= _VARIANTS:
-                telling.known.clear()
-            telling.known[telling.pick(line)] = found
+            return found
+        if len(telling.known) >= _VARIANTS:
+            telling.known.clear()
+        telling.known[telling.pick(line)] = found
         if len(template.examples) < _EXAMPLES:
             template.examples.append(line)
             if len(template.examples) == _EXAMPLES:
@@ -268,8 +268,9 @@ class Pass:
         template.telling = []
         for spans, rows in groups.items():
             values = [self._scanner.values(row) for row in rows]
-            every = None if None in values else tuple({one for some in values for one in some or ()})
-            template.telling.append(_Telling(rows, spans or steady, every))
+            every = () if None in values or not spans else {re.escape(one) for some in values for one in some or ()}
+            search = re.compile(b"|".join(sorted(every))).search if every else None
+            template.telling.append(_Telling(rows, spans or steady, search))
 
     def _variant(self, rows: tuple[int, ...], alike: bool) -> Variant:
         table = self._scanner.rows

@@ -77,26 +77,22 @@ def last_lines(lines: list[bytes], size: int) -> int:
 
 def window(lines: list[bytes], place: int) -> tuple[str, int, int, int]:
     """(text around a line, where its first line is in `lines`, where a search in it begins, and ends)."""
-    begin, end, before, after = place, place + 1, 0, -1
-    while begin and before < WINDOW:
-        begin -= 1
-        before += len(lines[begin]) + 1
-    while end < len(lines) and after < WINDOW:
-        after += len(lines[end]) + 1
-        end += 1
-    text = b"\n".join(lines[begin:end])
-    if text.isascii() and b"\x1b" not in text and b"\r" not in text and b"\0" not in text:
-        high = before + len(lines[place]) + WINDOW
-        return text.decode(), begin, max(0, before - WINDOW), min(len(text), high)
-    begin, parts, before = place, [whole(lines[place])], 0
-    while begin and before < WINDOW:
-        begin -= 1
-        parts.append(whole(lines[begin]))
-        before += len(parts[-1]) + 1
-    parts.reverse()
-    high, end, after = before + len(parts[-1]) + WINDOW, place, before + len(parts[-1])
-    while end + 1 < len(lines) and after < high:
-        end += 1
-        parts.append(whole(lines[end]))
-        after += len(parts[-1]) + 1
-    return "\n".join(parts), begin, max(0, before - WINDOW), min(after, high)
+    for enough in (WINDOW, 5 * WINDOW):  # bytes that hold so many characters
+        begin, end, before, after = place, place + 1, 0, -1
+        while begin and before < enough:
+            begin -= 1
+            before += len(lines[begin]) + 1
+        while end < len(lines) and after < enough:
+            after += len(lines[end]) + 1
+            end += 1
+        joined = b"\n".join(lines[begin:end])
+        if joined.isascii() and b"\x1b" not in joined and b"\r" not in joined and b"\0" not in joined:
+            high = before + len(lines[place]) + WINDOW
+            return joined.decode(), begin, max(0, before - WINDOW), min(len(joined), high)
+    if b"\x1b" in joined or b"\r" in joined or b"\0" in joined:
+        parts = [whole(line) for line in lines[begin:end]]
+    else:
+        parts = [line.decode("utf-8", "replace") for line in lines[begin:end]]
+    low = sum(map(len, parts[: place - begin])) + place - begin
+    text = "\n".join(parts)
+    return text, begin, max(0, low - WINDOW), min(len(text), low + len(parts[place - begin]) + WINDOW)

@@ -154,6 +154,18 @@ def test_real_plan_obeys_the_precision() -> None:
     assert "no 8 bit format" in none
 
 
+def test_plan_starts_from_the_card_and_the_model_that_are_there() -> None:
+    served = canned.server(models=["deepseek-ai/DeepSeek-R1-Distill-Qwen-7B"])
+    cards = [f for f in canned.many(2).facts if f.subject.startswith("gpu")]
+
+    async def look(pilot: Any, app: Monitor) -> None:
+        await pilot.press("4")
+        await until(pilot, lambda: "--max-model-len" in app.text_of(), "the plan")
+        assert (app.knobs.gpu, app.knobs.gpus, app.knobs.model) == ("h100-sxm", 2, "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B")
+
+    session(look, Monitor(CannedFeed([Evidence((*cards, *served))]), actions=canned.actions()))
+
+
 def test_log_lines_lead_to_their_finding() -> None:
     async def read(pilot: Any, app: Monitor) -> None:
         await until(pilot, lambda: app.log_state.number == 7, "the log")

@@ -266,6 +266,8 @@ class Monitor(App[int]):
         self.draw()
 
     def _plan(self) -> None:
+        if self.plan is None and self.knobs == plan.Knobs():
+            self.knobs = plan.here(self.state, self.knobs)
         self.run_worker(doing.compute_plan(self), group="plan", exclusive=True, exit_on_error=False)
 
     def action_show(self, name: str) -> None:

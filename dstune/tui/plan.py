@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, replace
 
 from rich.text import Text
@@ -10,6 +11,7 @@ from dstune.errors import DstuneError
 from dstune.lang import pick, say
 from dstune.model import Plan, Workload
 from dstune.tui.draw import Lines, click, fit, flow, left, parts, wrapped
+from dstune.tui.state import State
 
 R1 = "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"
 CARDS = (
@@ -55,6 +57,23 @@ def cards(current: str) -> list[str]:
     known = {g.id for g in gpus.rows()}
     found = [c for c in CARDS if c in known]
     return found if current in found else [current, *found]
+
+
+def here(state: State, knobs: Knobs) -> Knobs:
+    """The knobs set to the first card that the feed shows, how many there are of it, and the model that is served."""
+    from dstune.catalog import gpus, models
+
+    name, total = state.value("gpu0", "name"), state.number("gpu0", "memory_total_mib")
+    with contextlib.suppress(DstuneError):
+        if name:
+            same = sum(state.value(s, "name") == name for s in state.subjects("gpu"))
+            knobs = replace(knobs, gpu=gpus.find(str(name), total).id, gpus=max(n for n in (1, 2, 4, 8) if n <= max(1, same)))
+    served = state.first("server", "models")
+    for model in [state.first("server", "model_root"), *(served if isinstance(served, list) else [])]:
+        with contextlib.suppress(DstuneError):
+            if model:
+                return replace(knobs, model=models.get(str(model)).id)
+    return knobs
 
 
 def planned(knobs: Knobs) -> Plan | str:

@@ -12,6 +12,7 @@ from dstune.catalog.vocabulary import typed
 from dstune.expr import UNKNOWN, Lookup, evaluate, parse
 from dstune.lang import pick, say
 from dstune.model import Cite, Confidence, Diagnosis, Evidence, Fact, Finding, Fix, Hit, Rule, Unknown, Way, family_of
+from dstune.redact import redact
 
 _CONFIDENCE = {"high": 3, "medium": 2, "low": 1}
 _SEVERITY = {"error": 3, "warning": 2, "info": 1}
@@ -94,8 +95,8 @@ def _judge(rule: Rule, evidence: Evidence, view: View, hits: dict[int, dict[int,
             if best is None or _CONFIDENCE[confidence] > _CONFIDENCE[best.confidence]:
                 fixes = tuple(f for f in rule.fixes if _suits(f, lookup))
                 best = Finding(
-                    rule.cause, subject or source, rule.severity, confidence, fill(pick(rule.message), lookup),
-                    fill(pick(rule.why), lookup), (), tuple(_filled(f, lookup) for f in fixes), pick(rule.verify),
+                    rule.cause, subject or source, rule.severity, confidence, redact(fill(pick(rule.message), lookup)),
+                    redact(fill(pick(rule.why), lookup)), (), tuple(_filled(f, lookup) for f in fixes), pick(rule.verify),
                 )  # fmt: skip
     if best is None:
         return None, open_

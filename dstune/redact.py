@@ -12,12 +12,18 @@ _RULES: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}"), r"\1 <redacted>"),
     (
         re.compile(
-            r"(?i)([\w-]*(?:api[_-]?key|token|secret|passw(?:or)?d|passwd)[\"']?\s*[=:]\s*[\"']?)"
+            r"(?i)([\w-]*(?:(?:api|access|secret|private)[_-]?key|token|secret|passw(?:or)?d|[_-]pass)[\"']?\s*[=:]\s*\[?[\"']?)"
             r"(?!none\b|null\b|true\b|false\b|empty\b|os\.|\$|\{|<|\d{1,9}\b)([^\s\"',;)}\]]{6,})"
         ),
         r"\1<redacted>",
     ),
-    (re.compile(r"(?i)(--(?:api-key|token|hf-token|password)[ =])(?!\$|<)(\S+)"), r"\1<redacted>"),
+    (
+        re.compile(r"(?i)(--(?:api-key|token|hf-token|password)(?:[ =]|[\"']\s*,\s*)[\"']?)(?![\"']?\$|<)([^\s\"',\])}]+)"),
+        r"\1<redacted>",
+    ),
+    (re.compile(r"(\s(?:-u|--user)[ =][\"']?[^\s:\"'$<]+:)(?!\d+\b|\$)[^\s\"']+"), r"\1<redacted>"),
+    (re.compile(r"""(?i)(\bauth\s*=\s*\[?\(\s*["'][^"']*["']\s*,\s*["'])[^"']+"""), r"\1<redacted>"),
+    (re.compile(r"""(?i)(\bkey\s*=\s*["'])(?=[\w-]*\d)[\w-]{16,}(?=["'])"""), r"\1<redacted>"),
     (re.compile(r"(?i)([a-z][a-z0-9+.-]*://)[^/\s:@]+:[^/\s@]+@"), r"\1<redacted>@"),
     (re.compile(r"(/home/|/Users/|[A-Za-z]:\\Users\\)(?!user\b|ubuntu\b|<)[^/\\\s\"':]+"), r"\1<user>"),
     (re.compile(r"\b[\w.+-]+@[\w-]+\.[\w.-]*[a-z]\b"), "<email>"),
@@ -46,6 +52,14 @@ def redact(text: str) -> str:
         text = pattern.sub(to, text)
     own = _own_names()
     return own.sub("<name>", text) if own else text
+
+
+_OBEYED = re.compile("\x1b(?!\\[[0-9;]*m)|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def printable(text: str) -> str:
+    """The text without what a terminal obeys (titles, clipboard, cursor, bell, C1, reversed writing); colours, tabs and line ends stay."""
+    return _OBEYED.sub("\ufffd", text)
 
 
 def hashed(text: str) -> str:

@@ -101,14 +101,14 @@ def _complete() -> int:
 
 
 def _tell(error: DstuneError) -> None:
-    from dstune.redact import redact
+    from dstune.redact import printable, redact
 
     lines = [f"{say('error', '错误')}: {error.what}"]
     if error.why:
         lines.append(f"  {say('why', '原因')}: {error.why}")
     if error.next:
         lines.append(f"  {say('next', '下一步')}: {error.next}")
-    print(redact("\n".join(lines)), file=sys.stderr)
+    print(printable(redact("\n".join(lines))), file=sys.stderr)
 
 
 def _bug() -> int:

@@ -192,7 +192,7 @@ def _shown(artifact: Artifact, source: Source, outcome: Outcome, why: bool) -> s
     """The diff of one file; secrets are taken out on a terminal only, as a diff that is piped is there to be applied."""
     import sys
 
-    from dstune.redact import redact
+    from dstune.redact import printable, redact
     from dstune.report.text import diff as coloured
     from dstune.report.text import paint, wrap
 
@@ -209,7 +209,7 @@ def _shown(artifact: Artifact, source: Source, outcome: Outcome, why: bool) -> s
             ]
         out.append(part)
     text = "\n".join(out)
-    text = redact(text) if sys.stdout.isatty() else text
+    text = printable(redact(text)) if sys.stdout.isatty() else text
     return coloured(text)
 
 

@@ -17,6 +17,7 @@ from dstune.cli import ALIASES, COMMANDS
 from dstune.errors import DstuneError
 from dstune.lang import pick, say
 from dstune.model import Evidence, Report, from_json
+from dstune.redact import printable
 
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 80}
 
@@ -125,8 +126,7 @@ def emit(report: Report, as_json: bool) -> None:
     """The report on stdout, as JSON or as text for people."""
     from dstune.report import FORMATS
 
-    text = FORMATS["json" if as_json else "text"](report)
-    click.echo(text)
+    click.echo(printable(FORMATS["json" if as_json else "text"](report)))
 
 
 def save(path: str, text: str) -> None:

@@ -18,6 +18,7 @@ from dstune.readers.given import given, shown
 from dstune.readers.launch import Launch, launches, recognise
 from dstune.readers.shell import Word
 from dstune.readers.write import into_command, spoken
+from dstune.redact import redact
 
 INSTRUCTIONS = frozenset((
     "FROM", "RUN", "CMD", "LABEL", "MAINTAINER", "EXPOSE", "ENV", "ADD", "COPY", "ENTRYPOINT", "VOLUME", "USER", "WORKDIR", "ARG", "ONBUILD", "STOPSIGNAL",
@@ -142,18 +143,20 @@ def _form(everything: list[Step], fact: object) -> Iterator[Fact]:
         if step.name not in INSTRUCTIONS:
             if previous is not None and previous.name == "RUN":
                 yield fact(
-                    "broken_run", f"{step.name} {step.args}"[:60].lower() if step.name.isupper() else step.name, step.line
+                    "broken_run",
+                    redact(f"{step.name} {step.args}")[:60].lower() if step.name.isupper() else step.name,
+                    step.line,
                 )  # type: ignore[operator]
             else:
                 yield fact("unknown_instruction", step.name, step.line)  # type: ignore[operator]
             return
         if step.name == "RUN" and re.search(r"(?:&&|\|\||\\)\s*$", step.args):
-            yield fact("broken_run", step.args[-40:], step.last)  # type: ignore[operator]
+            yield fact("broken_run", redact(step.args)[-40:], step.last)  # type: ignore[operator]
         if step.name in ("CMD", "ENTRYPOINT") and step.args.startswith("["):
             try:
                 json.loads(step.args)
             except ValueError:
-                yield fact("exec_form_invalid", step.args[:80], step.line)  # type: ignore[operator]
+                yield fact("exec_form_invalid", redact(step.args)[:80], step.line)  # type: ignore[operator]
         previous = step
 
 
@@ -201,7 +204,7 @@ def _copied(final: list[Step], fact: object) -> Iterator[Fact]:
         if any(re.fullmatch(r"-[rRav]+|--recursive|--archive", w) for w in options):
             yield fact("copy_recursive", next(w for w in options if not w.startswith("--from")), step.line)  # type: ignore[operator]
         if not any(w.startswith("--from") for w in options) and _WEIGHTS.search(step.args):
-            yield fact("bakes_model", step.args[:120], step.line)  # type: ignore[operator]
+            yield fact("bakes_model", redact(step.args)[:120], step.line)  # type: ignore[operator]
 
 
 def _runs(final: list[Step], fact: object) -> Iterator[Fact]:
@@ -210,12 +213,12 @@ def _runs(final: list[Step], fact: object) -> Iterator[Fact]:
         if step.name != "RUN":
             continue
         if _DOWNLOAD.search(step.args) and "type=cache" not in step.args:
-            yield make("bakes_model", step.args[:120], step.line)  # type: ignore[operator]
+            yield make("bakes_model", redact(step.args)[:120], step.line)  # type: ignore[operator]
         install = re.search(r"\bapt(?:-get)?\s+(?:-\S+\s+)*install\b([^&;|]*)", step.args)
         if install and not re.search(
             r"(?:^|\s)(?:-\w*y\w*|--yes|--assume-yes|-qq)\b", step.args[: install.end()][step.args.find("apt") :]
         ):
-            yield make("apt_without_yes", step.args[:80], step.line)  # type: ignore[operator]
+            yield make("apt_without_yes", redact(step.args)[:80], step.line)  # type: ignore[operator]
         if install and not re.search(r"rm\s+-\w+\s+\S*/var/lib/apt/lists|type=cache", step.args):
             yield make("apt_keeps_lists", True, step.line)  # type: ignore[operator]
 

@@ -1,6 +1,7 @@
 """Shared by all tests: a home and a language of their own."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,6 +12,28 @@ import pytest
 from dstune import lang
 
 ROOT = Path(__file__).parents[1]
+
+
+NEEDS = {"library": ("gcc",), "terminal": ("gcc", "tmux")}
+"""Fixtures that build or drive something with a program of the system, and which programs."""
+TESTS_NEED = {"test_gpu_timeline_beside_the_load": ("gcc",), "test_tls_and_its_refusal": ("openssl",)}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """On a machine without gcc, tmux or openssl the tests that need them go to the `tools` tier: CI installs all three and fails
+    where it cannot. They are counted in the header, never dropped in silence.
+    """
+    moved: dict[str, int] = {}
+    for item in items:
+        wanted = {p for name in getattr(item, "fixturenames", ()) for p in NEEDS.get(name, ())}
+        wanted |= set(TESTS_NEED.get(getattr(item, "originalname", ""), ()))
+        for program in sorted(wanted):
+            if shutil.which(program) is None:
+                item.add_marker(pytest.mark.tools)
+                moved[program] = moved.get(program, 0) + 1
+    for program, count in moved.items():
+        print(f"{count} tests need {program}, which is not installed here: they are left to .ci/run", file=sys.stderr)
 
 
 @pytest.fixture(autouse=True)

@@ -291,8 +291,8 @@ def main() -> None:
         out.write_text(json.dumps(report, indent=1))
         print(name, json.dumps(report["phases"][name], indent=1)[:3500], flush=True)
 
-    def single(one: Any, port: int, runs: int) -> list[dict[str, Any]]:
-        return [measure(crowd(one, port, [(n, 512, 256)], 1, 60)) for n in range(runs)]
+    def single(one: Any, port: int, runs: int, answer: int = 256) -> list[dict[str, Any]]:
+        return [measure(crowd(one, port, [(n, 512, answer)], 1, 60)) for n in range(runs)]
 
     def app(name: str, mode: str, slots: int, context: int, port: int, load: Any) -> dict[str, Any]:
         folder, said = generated(name, mode, slots, context)
@@ -316,21 +316,21 @@ def main() -> None:
         "users32",
         lambda: app(
             "users32", "throughput", 32, 2048, 7872,
-            lambda port: {"single": single(ask, port, 2), "mixed": measure(crowd(ask, port, mixed(160), 32, 90))},
+            lambda port: {"single": single(ask, port, 3), "mixed": measure(crowd(ask, port, mixed(160), 32, 90))},
         ),
     )  # fmt: skip
-    phase("users8", lambda: app("users8", "throughput", 8, 2048, 7873, eight))
 
     def naive() -> dict[str, Any]:
         source = (ROOT / "examples/gradio-naive-interface/app.py").read_text()
         swapped = source.replace("/root/.cache/huggingface/deepseek-ai/DeepSeek-R1-Distill-Qwen-1___5B", str(MODEL))
         (WORK / "naive.py").write_text(swapped)
         with served([sys.executable, "naive.py"], WORK, 7860, "/config", out.parent / "naive.log") as ready:
-            alone = single(ask_naive, 7860, 2)
+            alone = single(ask_naive, 7860, 2, 128)
             many = measure(crowd(ask_naive, 7860, mixed(160), 32, float(os.environ.get("BENCH_NAIVE", "45"))))
         return {"ready_s": ready, "single": alone, "mixed": many}
 
     phase("naive", naive)
+    phase("users8", lambda: app("users8", "throughput", 8, 2048, 7873, eight))
 
     def steps() -> dict[str, Any]:
         command = [sys.executable, "-c", STEPS, str(WORK / "users32")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dstune.catalog.gpus import Gpu
 from dstune.catalog.models import ModelSpec
@@ -18,6 +18,8 @@ PREFILL = 4096
 """Prompt tokens that the generated program reads in one pass (PREFILL of its chat/engine.py)."""
 SCRATCH = 8
 """Positions behind the context of each slot (PADDING of its chat/attention.py)."""
+GRAPH_MIB = 46
+"""A recorded decode step: 48 MB each, two rows of measurements/h200-generated-app.json (46.8 and 48.9 MB)."""
 LADDER = {
     "latency": ((1, 8192), (1, 4096), (1, 2048)),
     "throughput": ((32, 4096), (32, 2048), (16, 4096), (16, 2048), (8, 4096), (8, 2048), (4, 2048)),
@@ -96,12 +98,23 @@ def _made(
             cache="static", max_len=context + SCRATCH, kv_dtype="" if ratio >= 1 else "fp8", layers_on_cpu=on_cpu,
         )
     )  # fmt: skip
+    count = 0 if on_cpu or form == "int8" else len(_steps(1, slots, 8)) * len(_steps(min(512, context), context, 2))
+    graphs = MemoryLine("CUDA graphs", count * GRAPH_MIB, f"{count} x {GRAPH_MIB} MiB", "measurements/h200-generated-app.json")
+    mem = replace(mem, lines=(*mem.lines, graphs) if count else mem.lines, room_mib=mem.room_mib - graphs.mib)
     split = (
         {"cuda:0": _range(0, model.layers - on_cpu - 1), "cpu": _range(model.layers - on_cpu, model.layers - 1)}
         if on_cpu
         else None
     )
     return Size(slots, context, dtype, form, ratio, mem.lines, mem.total_mib, split, on_cpu), mem
+
+
+def _steps(low: int, high: int, by: int) -> list[int]:
+    """Row counts and lengths for which the program records a step (`steps` of its chat/decoder.py)."""
+    out = [low]
+    while out[-1] < high:
+        out.append(min(by * out[-1], high))
+    return out
 
 
 def _range(first: int, last: int) -> list[str]:

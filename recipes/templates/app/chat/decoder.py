@@ -1,8 +1,9 @@
 """Prompts in, tokens out: one forward pass at a time over the slots. Only the engine's worker thread calls this.
 
 Decoding one token is 1,200 small kernels on a 1.5B model, and starting them from Python takes five times as long as running them.
-So each decode step is recorded once as a CUDA graph, for each number of rows (powers of two) and each length of the cache
-(doubling), and replayed with a single call. Recording takes some 0.1 s a graph; torch.compile would take half a minute a shape.
+So each decode step is recorded once as a CUDA graph, for some numbers of rows (1, 8, 64, …: on an H200 a step of 8 rows takes 7 % longer
+than one of 1) and lengths of the cache (512, 1024, …: 512 more positions cost 15 %), and replayed with a single call. A graph takes
+0.1 s to record and 48 MB; torch.compile would take half a minute a shape.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ def sample(logits: torch.Tensor, temperature: torch.Tensor, top_p: torch.Tensor,
     return torch.where(temperature > 0, ids.gather(-1, drawn)[:, 0], logits.argmax(-1))
 
 
-def powers(low: int, high: int) -> list[int]:
-    """low, 2 low, 4 low … high."""
+def steps(low: int, high: int, by: int) -> list[int]:
+    """low, low x by, low x by x by … high."""
     out = [low]
     while out[-1] < high:
-        out.append(min(2 * out[-1], high))
+        out.append(min(by * out[-1], high))
     return out
 
 
@@ -59,6 +60,8 @@ class Decoder:
         self.rows = torch.arange(slots, device=device)
         self.dtype = next(p.dtype for p in loaded.model.parameters() if p.is_floating_point())
         self.grouped = device.type != "cuda" or torch.cuda.get_device_capability(device) >= (8, 0)
+        self.row_counts = steps(1, slots, 8)
+        self.lengths = steps(min(512, context), context, 2)
         self.graphs: dict[tuple[int, int], Any] = {}
         self.unrecorded = ""
 
@@ -75,8 +78,8 @@ class Decoder:
         begin = time.monotonic()
         pool = torch.cuda.graph_pool_handle()
         try:
-            for rows in reversed(powers(1, self.slots)):
-                for length in reversed(powers(min(512, self.context), self.context)):
+            for rows in reversed(self.row_counts):
+                for length in reversed(self.lengths):
                     self.graphs[rows, length] = _record(partial(self._step, rows, length), pool)
         except RuntimeError as error:  # a layer that waits for the host cannot be recorded: slower, and right all the same
             self.graphs.clear()
@@ -124,8 +127,8 @@ class Decoder:
     @torch.inference_mode()
     def decode(self, rows: int, length: int) -> Callable[[], list[int]]:
         """Starts one step of the first `rows` slots over `length` positions of the cache; the call that is returned waits for its tokens."""
-        rows = next(n for n in powers(1, self.slots) if n >= rows)
-        length = next(n for n in powers(min(512, self.context), self.context) if n >= min(length, self.context))
+        rows = next(n for n in self.row_counts if n >= rows)
+        length = next(n for n in self.lengths if n >= min(length, self.context))
         graph = self.graphs.get((rows, length))
         if graph:
             graph.replay()

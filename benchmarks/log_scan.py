@@ -28,7 +28,8 @@ PATTERN = r"CUDA out of memory\. Tried to allocate [0-9.]+ [KMG]iB"
 def write(path: Path, megabytes: int, ids: float = 0.05) -> None:
     """A log; `ids`: share of lines with a request id."""
     source = random.Random(5)
-    healthy, sick = [], []
+    healthy: list[str] = []
+    sick: list[str] = []
     for file in sorted((ROOT / "tests/logs").rglob("*.log")):
         lines = [line for line in file.read_text(errors="replace").splitlines() if line]
         (healthy if file.parent.name == "healthy" else sick).extend(lines)
@@ -88,7 +89,9 @@ def measure(name: str, path: Path, runs: int) -> None:
     print(f"{name}: {size:.0f} MB, {len(scan.rows)} signatures")
     for row, job in (("reading alone", read), ("dstune, all signatures", search), ("grep -cE, one pattern", grep)):
         wall, used = timed(runs, job)
-        print(f"  {row:26}{wall:8.2f} s wall {used:8.2f} s CPU {size / wall:8.0f} MB/s {size / used:8.0f} MB per CPU second")
+        print(
+            f"  {row:26}{wall:8.2f} s wall {used:8.2f} s CPU {size / wall:8.0f} MB/s {size / max(used, 0.001):8.0f} MB per CPU second"
+        )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"  {found[-1][0]} hits, {found[-1][1]} facts, peak {peak:.0f} MiB")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from dstune.catalog import compiled, load, root
@@ -52,10 +52,7 @@ def signatures() -> tuple[Signature, ...]:
     """Every signature of every recipe, in recipe order."""
     files = sorted(root().joinpath("symptoms").glob("*.toml")) + sorted(root().joinpath("log_facts").glob("*.toml"))
     files.append(root() / "common_log.txt")
-    return tuple(
-        Signature(c, w, p, k, t, tuple((a, tuple(b)) for a, b in fixed), tuple((a, tuple(b)) for a, b in digits), over)
-        for c, w, p, k, t, fixed, digits, over in compiled("signatures-by-text", files, _build)
-    )
+    return tuple(Signature(*row) for row in compiled("signature-table", files, _build))
 
 
 @cache
@@ -78,7 +75,7 @@ def signature(cause: str, way: int, part: int, kind: str, pattern: str, where: s
     return Signature(cause, way, part, kind, pattern, tuple(fixed), digits, _over_lines(tree))
 
 
-def _build() -> list[list[Any]]:
+def _build() -> list[tuple[Any, ...]]:
     common = (root() / "common_log.txt").read_text(encoding="utf-8")
     rows: list[Signature] = []
     for cause, table in load("symptoms").items():
@@ -87,13 +84,10 @@ def _build() -> list[list[Any]]:
                 rows.append(signature(cause, number, part, kind, pattern, f"symptoms/{cause}.toml", common))
     for number, row in enumerate(log_facts()):
         rows.append(signature("", number, 0, "log", row["log"], "log_facts", common))
-    return [[s.cause, s.way, s.part, s.kind, s.pattern, _plain(s.literals), _plain(s.digits), s.multiline] for s in rows]
+    return [(s.cause, s.way, s.part, s.kind, s.pattern, s.literals, s.digits, s.multiline) for s in rows]
 
 
-def _plain(pairs: tuple[tuple[str, tuple[str, ...]], ...]) -> list[list[Any]]:
-    return [[text, list(others)] for text, others in pairs]
-
-
+@lru_cache(maxsize=1)
 def _parsed(pattern: str, where: str) -> Any:
     try:
         return re._parser.parse(pattern)  # type: ignore[attr-defined]
@@ -262,7 +256,7 @@ def blurred(pattern: str) -> re.Pattern[str] | None:
 
     It spares most digits: where it does not match a template, no digits of a line can make `pattern` match.
     """
-    tree = _parsed(pattern, "")
+    tree = re._parser.parse(pattern)  # type: ignore[attr-defined]
     if "(?<" in re.sub(r"\(\?P<", "", pattern) or not _blur(tree):
         return None
     made: re.Pattern[str] = re._compiler.compile(tree, re.MULTILINE | tree.state.flags)  # type: ignore[attr-defined]

@@ -25,15 +25,21 @@ class _Finder:
     def __init__(self, rows: list[Signature], zeros: bool) -> None:
         import ahocorasick_rs
 
-        wanted: dict[bytes, list[tuple[int, tuple[bytes, ...]]]] = {}
+        wanted: dict[str, list[tuple[int, tuple[str, ...]]]] = {}
         for number, row in enumerate(rows):
             for text, others in row.literals:
-                also = () if row.multiline else others
-                if zeros:
-                    text, also = text.translate(ZERO), tuple(t.translate(ZERO) for t in also)
-                wanted.setdefault(text.encode(), []).append((number, tuple(t.encode() for t in also)))
-        self._of = list(wanted.values())
-        self._automaton = ahocorasick_rs.BytesAhoCorasick(list(wanted)) if wanted else None
+                wanted.setdefault(text.translate(ZERO) if zeros else text, []).append((number, () if row.multiline else others))
+        self._zeros, self._of = zeros, list(wanted.values())
+        self._encoded: dict[int, list[tuple[int, list[bytes]]]] = {}
+        self._automaton = ahocorasick_rs.BytesAhoCorasick([text.encode() for text in wanted]) if wanted else None
+
+    def _rows(self, literal: int) -> list[tuple[int, list[bytes]]]:
+        """Rows of a fixed text, each with the texts that must be there too."""
+        found = self._encoded[literal] = [
+            (number, [(text.translate(ZERO) if self._zeros else text).encode() for text in others])
+            for number, others in self._of[literal]
+        ]
+        return found
 
     def __call__(self, texts: list[bytes]) -> dict[int, set[int]]:
         """Rows by the place of the line in the list."""
@@ -48,7 +54,7 @@ class _Finder:
                     place += 1
                     end += len(texts[place]) + 1
                 text, rows = texts[place], set()
-            for number, also in self._of[literal]:
+            for number, also in self._encoded.get(literal) or self._rows(literal):
                 if number not in rows:
                     for other in also:
                         if other not in text:

@@ -204,6 +204,8 @@ def fill(text: str, lookup: Lookup) -> str:
         value = lookup(field[1])
         if value is UNKNOWN:
             return "?"
+        if isinstance(value, list | tuple):
+            return ", ".join(map(str, value))
         try:
             return format(value, field[2] or "")
         except (ValueError, TypeError):

@@ -41,6 +41,22 @@ def test_text_fits_eighty_columns_and_leaks_nothing(language: str) -> None:
     assert "open-cause" in text
 
 
+def test_an_uncertain_cause_names_its_proof_and_is_not_listed_again() -> None:
+    lang.use("en")
+    unknown = (Unknown("root-cause", "the card's name"), Unknown("open-cause", "the whole log"))
+    text = FORMATS["text"](Report("doctor", "0.1.0", diagnosis=Diagnosis((ROOT_CAUSE, LATER), unknown, 9)))
+    assert "to be sure: the card's name" in text
+    assert "- root-cause" not in text
+    assert "1 cause, 1 consequence, 1 undecided" in text
+
+
+def test_doctor_names_the_command_that_shows_the_changes(run_dstune, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    launch = tmp_path / "launch.sh"
+    launch.write_text("vllm serve org/m --dtype half --quantization awq --enforce-eager\n")
+    assert f"next: dstune fix {launch}" in run_dstune("doctor", "--no-host", str(launch)).stdout.replace("\n", " ")
+    assert "next:" not in run_dstune("doctor", "--no-host", "-", stdin="No available memory for the cache blocks\n").stdout
+
+
 def test_json_is_the_frozen_shape() -> None:
     data = json.loads(FORMATS["json"](REPORT))
     assert data["schema"] == "dstune.report/1"

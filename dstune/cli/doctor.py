@@ -11,7 +11,7 @@ import click
 from dstune.cli.options import common, emit, empty, evidence_option, load_evidence, progress
 from dstune.errors import DstuneError, Exit, UnobservableError
 from dstune.lang import say
-from dstune.model import Evidence, Fact
+from dstune.model import Diagnosis, Evidence, Fact
 from dstune.redact import redact
 
 _LEVEL = {"error": 3, "warning": 2, "never": 9}
@@ -85,7 +85,9 @@ def command(
     if not (seen.facts or seen.gaps or seen.hits or files or logs):
         raise DstuneError(say("nothing to look at", "没有可看的东西"), "", "dstune doctor app.py server.log")
     diagnosis = diagnose(derive(seen), [find(c) for c in only] if only else None)
-    notes = _unread(seen, ("<stdin>", *files, *logs))
+    notes = (*_unread(seen, ("<stdin>", *files, *logs)), *_next(diagnosis, files))
+    if look and not (files or logs or diagnosis.findings):
+        notes = (*notes, _machine(seen))
     emit(replace(empty("doctor"), evidence=seen, diagnosis=diagnosis, notes=notes), as_json)
     worst = max((_SEVERITY[f.severity] for f in diagnosis.findings), default=0)
     return Exit.FINDINGS if worst >= _LEVEL[fail_on] else Exit.OK
@@ -97,6 +99,38 @@ def _unread(seen: Evidence, paths: tuple[str, ...]) -> tuple[str, ...]:
     notes = [say(f"Not read: {redact(r)}", f"未读取：{redact(r)}") for r in reasons[:5]]
     more = len(reasons) - len(notes)
     return (*notes, *([say(f"… and {more} more places", f"… 另有 {more} 处")] if more else ()))
+
+
+def _next(diagnosis: Diagnosis, files: tuple[str, ...]) -> tuple[str, ...]:
+    """The command that shows the changes, where a cause stands in a file that `fix` can change."""
+    import shlex
+
+    from dstune.readers import recognise
+
+    causes = [f for f in diagnosis.findings if any(x.edit or x.set for x in f.fixes)]
+    cited = {cite.source for f in causes for cite in f.evidence}
+    if not any(p in cited and recognise(p, "") != "log" for p in files):
+        return ()
+    command = " ".join(["dstune fix", *(shlex.quote(p) for p in files if p != "-")])
+    return (
+        say(
+            f"next: {command} shows as a diff what dstune can change itself", f"下一步：{command} 以 diff 显示可自动修改的部分"
+        ),
+    )
+
+
+def _machine(seen: Evidence) -> str:
+    """What was looked at: "no fault" about a machine whose card was never seen would read as "all is well"."""
+    value = {f"{f.subject}.{f.name}": f.value for f in reversed(seen.facts)}
+    cards, servers = value.get("gpu.count", 0), value.get("server.count", 0)
+    said = [
+        say(f"{cards} NVIDIA GPU{'s' * (cards != 1)}", f"NVIDIA 显卡 {cards} 块"),
+        say("driver ", "驱动") + str(value.get("driver.version") or say("not found", "未找到")),
+        *(f"{name} {value[key]}" for name, key in (("Python", "python.version"), ("torch", "torch.build")) if key in value),
+        *([say("in a container", "在容器内")] if value.get("container.inside") else []),
+        say(f"{servers} model server{'s' * (servers != 1)} running", f"运行中的模型服务 {servers} 个"),
+    ]
+    return say("This machine: ", "本机：") + " · ".join(said) + say(" (all of it: dstune probe)", "（全部内容：dstune probe）")
 
 
 def gather(

@@ -47,8 +47,8 @@ def fetch(url: str, headers: dict[str, str] | None = None, timeout_s: float = 5.
         reason = getattr(error, "reason", error)
         raise UnobservableError(
             say(f"{url} does not answer", f"{url} 没有响应"),
-            str(reason),
-            say("check address, port and that the server runs", "检查地址、端口以及服务是否在运行"),
+            say("nothing listens there", "该端口没有服务在监听") if isinstance(reason, ConnectionRefusedError) else str(reason),
+            f"dstune doctor --endpoint {urlsplit(url)._replace(path='', query='').geturl()}",
         ) from None
 
 

@@ -107,7 +107,9 @@ def _read_one(
     name = "<stdin>" if path == "-" else path
     if path != "-" and os.path.isdir(path):
         raise UnobservableError(
-            f"{path} is a folder", say("files are read, not folders", "这里要的是文件"), f"dstune doctor {path}/*"
+            say(f"{path} is a folder", f"{path} 是文件夹"),
+            say("files are read, not folders", "这里要的是文件"),
+            f"dstune doctor {path.rstrip('/')}/*",
         )
     size = 0 if path == "-" else _size(path)
     report = (lambda done: progress(name, done)) if progress else None

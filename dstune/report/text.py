@@ -97,23 +97,28 @@ def diagnosis(d: Diagnosis) -> str:
     """Findings as an ordered story, what stayed open, and the count of what was quiet."""
     out: list[str] = []
     roots = [f for f in d.findings if not f.because]
+    needs = {u.cause: u.needs for u in d.unknown}
     for number, f in enumerate(roots, 1):
         out.append(finding(f, str(number)))
+        if f.cause in needs:
+            out.append(wrap(say("to be sure: ", "要确认：") + needs[f.cause], "   "))
         out += [_explained(c) for c in _children(f, d)]
         out.append("")
     if not roots:
         out.append(say("No fault found in this evidence.", "在这些证据中没有发现故障。"))
-    if d.unknown:
+    named = {f.cause for f in d.findings}
+    unknown = [u for u in d.unknown if u.cause not in named]
+    if unknown:
         out.append(paint(say("Not decided by this evidence:", "这些证据无法判断："), "bold"))
-        out += [wrap(f"- {u.cause}: {u.needs}", "  ") for u in d.unknown[:6]]
-        if len(d.unknown) > 6:
-            out.append(say(f"  … and {len(d.unknown) - 6} more (--json)", f"  … 另有 {len(d.unknown) - 6} 项（--json）"))
-    found = len(roots)
+        out += [wrap(f"- {u.cause}: {u.needs}", "  ") for u in unknown[:6]]
+        if len(unknown) > 6:
+            out.append(say(f"  … and {len(unknown) - 6} more (--json)", f"  … 另有 {len(unknown) - 6} 项（--json）"))
+    found, followed = len(roots), len(d.findings) - len(roots)
     out.append(
         paint(
             say(
-                f"{found} cause{'s' * (found != 1)}, {len(d.findings) - found} consequences, {len(d.unknown)} undecided, {d.quiet} rules quiet",
-                f"{found} 个原因，{len(d.findings) - found} 个后果，{len(d.unknown)} 项未定，{d.quiet} 条规则无异常",
+                f"{found} cause{'s' * (found != 1)}, {followed} consequence{'s' * (followed != 1)}, {len(unknown)} undecided, {d.quiet} rules quiet",
+                f"{found} 个原因，{followed} 个后果，{len(unknown)} 项未定，{d.quiet} 条规则无异常",
             ),
             "dim",
         )

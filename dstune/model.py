@@ -352,16 +352,30 @@ def _hints(cls: type) -> dict[str, Any]:
     return typing.get_type_hints(cls)
 
 
+def parse_json(text: str | bytes) -> Any:
+    """A stranger's JSON. Raises `ValueError` also for nesting that no parser takes."""
+    import json
+
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
 def from_json(kind: Any, data: Any) -> Any:
     """The value of type `kind` out of its JSON. Unknown keys are ignored, absent ones take their default."""
     if is_dataclass(kind) and isinstance(kind, type):
         hints = _hints(kind)
         return kind(**{f.name: from_json(hints[f.name], data[f.name]) for f in fields(kind) if f.name in data})
+    if kind in (str, int) and not isinstance(data, kind):
+        raise TypeError(f"{data!r:.40} is no {kind.__name__}")
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, _types.UnionType):
         if data is None:
             return None
         inner = next((a for a in args if is_dataclass(a)), None)
+        if inner is None and (isinstance(data, dict) or (isinstance(data, str) and {*args} <= {int, float, bool, type(None)})):
+            raise TypeError(f"{data!r:.40} is none of {kind}")
         return from_json(inner, data) if inner is not None else data
     if origin is tuple:
         if len(args) == 2 and args[1] is Ellipsis:

@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -111,3 +113,43 @@ def test_doctor_says_what_it_did_not_read(run_dstune, tmp_path: Path) -> None:  
     path.write_text(UNREAD["deep.json"])
     assert "Not read:" in run_dstune("doctor", "--no-host", str(path)).stdout
     assert "deep.json" in json.loads(run_dstune("doctor", "--no-host", "--json", str(path)).stdout)["notes"][0]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        "[" * 100_000,
+        '{"facts": [{"subject": 5, "name": null, "value": {}}]}',
+        '{"facts": [{"subject": "gpu0", "name": "x", "value": {}}]}',
+        "5",
+        "",
+    ],
+)
+@pytest.mark.parametrize("option", ["--evidence", "--facts", "--run"])
+def test_saved_files_that_are_none(option: str, data: str, run_dstune, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path / "saved.json"
+    path.write_text(data)
+    done = run_dstune("doctor", "--no-host", option, str(path))
+    assert (done.returncode, "Traceback" in done.stderr) in (
+        ((2, False),) if option != "--facts" or "facts" not in data else ((0, False),)
+    )
+    assert done.returncode == 0 or str(path) in done.stderr
+
+
+@pytest.mark.parametrize("damage", [b"", b"i\x01\x00\x00\x00", b"\xff" * 1000])
+def test_a_damaged_cache_is_made_anew(damage: bytes, run_dstune, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    app = ("doctor", "--no-host", "examples/gradio-naive/app.py")
+    first = run_dstune(*app, XDG_CACHE_HOME=str(tmp_path))
+    kept = list((tmp_path / "dstune").glob("*.bin"))
+    assert kept
+    for file in kept:
+        file.write_bytes(damage)
+    again = run_dstune(*app, XDG_CACHE_HOME=str(tmp_path))
+    assert (again.stdout, again.returncode) == (first.stdout, first.returncode)
+
+
+@pytest.mark.parametrize("closed", [">&-", "<&-", "2>&-"])
+def test_closed_streams(closed: str) -> None:
+    line = f"{sys.executable} -m dstune doctor --no-host examples/gradio-naive/app.py {closed}"
+    done = subprocess.run(line, shell=True, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "")

@@ -7,6 +7,7 @@ import marshal
 import os
 import sys
 import tempfile
+import zlib
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -56,7 +57,9 @@ def compiled(name: str, files: list[Path], build: Callable[[], Any]) -> Any:
     try:
         with open(kept, "rb") as cached:
             if os.fstat(cached.fileno()).st_uid in (os.getuid(), 0):  # marshal trusts its input: read only what is ours
-                return marshal.load(cached)
+                check, data = cached.read(4), cached.read()
+                if check == zlib.crc32(data).to_bytes(4, "big"):  # marshal takes almost any bytes for something
+                    return marshal.loads(data)
     except (OSError, ValueError, EOFError, TypeError):
         pass
     value = build()
@@ -64,7 +67,8 @@ def compiled(name: str, files: list[Path], build: Callable[[], Any]) -> Any:
         os.makedirs(os.path.dirname(kept), exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=os.path.dirname(kept))
         with os.fdopen(handle, "wb") as fresh:
-            marshal.dump(value, fresh)
+            data = marshal.dumps(value)
+            fresh.write(zlib.crc32(data).to_bytes(4, "big") + data)
         os.replace(temporary, kept)
         _forget_older(kept, name)
     except OSError:

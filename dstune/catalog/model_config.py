@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 from dstune.catalog.models import ModelSpec, Tensors
 from dstune.errors import DstuneError
 from dstune.lang import say
+from dstune.model import parse_json
 
 
 def from_dir(path: str | Path) -> ModelSpec:
@@ -21,7 +21,7 @@ def from_dir(path: str | Path) -> ModelSpec:
     """
     folder = Path(path)
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        config = parse_json((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise DstuneError(
             say(f"no readable config.json in {folder}", f"{folder} 里没有可读的 config.json"),
@@ -30,7 +30,7 @@ def from_dir(path: str | Path) -> ModelSpec:
         ) from None
     generation: dict[str, Any] = {}
     with contextlib.suppress(OSError, ValueError):
-        generation = json.loads((folder / "generation_config.json").read_text(encoding="utf-8"))
+        generation = parse_json((folder / "generation_config.json").read_text(encoding="utf-8"))
     tensors: dict[str, tuple[tuple[int, ...], str]] = {}
     for file in sorted(folder.glob("*.safetensors")):
         tensors.update(header(file))
@@ -44,7 +44,7 @@ def header(file: Path) -> dict[str, tuple[tuple[int, ...], str]]:
             size = int.from_bytes(handle.read(8), "little")
             if not 2 <= size <= 200_000_000:
                 return {}
-            data = json.loads(handle.read(size))
+            data = parse_json(handle.read(size))
     except (OSError, ValueError):
         return {}
     return {k: (tuple(v["shape"]), v["dtype"]) for k, v in data.items() if k != "__metadata__"}

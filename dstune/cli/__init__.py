@@ -37,6 +37,9 @@ ALIASES = {"loadtest": "bench", "patch": "fix", "diagnose": "doctor", "check": "
 def main(argv: list[str] | None = None) -> int:
     """Runs a command and returns its exit code. `--version` loads nothing else: it is asked for by scripts."""
     args = sys.argv[1:] if argv is None else argv
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started us
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
     lang.use(lang.detect(args, os.environ))
     if args[:1] in (["--version"], ["-V"]):
         print(f"dstune {__version__}")

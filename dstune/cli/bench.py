@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import replace
 from typing import Any
@@ -12,7 +11,7 @@ import click
 from dstune.cli.options import common, emit, empty, save
 from dstune.errors import DstuneError, Exit
 from dstune.lang import say
-from dstune.model import Report, Trial, Workload
+from dstune.model import Report, Trial, Workload, parse_json
 
 SWEEP_STEP_S = 6.0
 """Seconds of one step of a sweep: eight steps stay under a minute."""
@@ -278,7 +277,7 @@ def outcomes(path: str) -> list[dict[str, Any]]:
     """The trials of a saved report. Raises `DstuneError` for what is none."""
     try:
         with open(path, encoding="utf-8") as f:
-            data = json.load(f)
+            data = parse_json(f.read())
         found = data["trials"] if "trials" in data else [data["trial"]]
         return [t for t in found if t["requests"] is not None]
     except OSError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +10,7 @@ import click
 from dstune.cli.options import common, emit, empty, evidence_option, load_evidence, progress
 from dstune.errors import DstuneError, Exit, UnobservableError
 from dstune.lang import say
-from dstune.model import Diagnosis, Evidence, Fact
+from dstune.model import Diagnosis, Evidence, Fact, parse_json
 from dstune.redact import redact
 
 _LEVEL = {"error": 3, "warning": 2, "never": 9}
@@ -189,7 +188,7 @@ def of_run(path: str) -> Evidence:
 
     try:
         with open(path, encoding="utf-8") as f:
-            data: Any = json.load(f)
+            data: Any = parse_json(f.read())
         found = Evidence(tuple(facts(data, path)))
         text = words(data)
     except OSError as error:
@@ -208,7 +207,7 @@ def _said(path: str) -> Evidence:
 
     try:
         with open(path, encoding="utf-8") as f:
-            data: Any = json.load(f)
+            data: Any = parse_json(f.read())
     except (OSError, ValueError) as error:
         raise DstuneError(
             f"{path}: {say('no readable JSON', '不是可读的 JSON')}", str(error), '{"gpu.name": "Tesla T4"}'

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import sys
 import tempfile
@@ -16,7 +15,7 @@ from dstune import __version__
 from dstune.cli import ALIASES, COMMANDS
 from dstune.errors import DstuneError
 from dstune.lang import pick, say
-from dstune.model import Evidence, Report, from_json
+from dstune.model import Evidence, Report, from_json, parse_json
 from dstune.redact import printable
 
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 80}
@@ -113,7 +112,7 @@ def load_evidence(paths: Sequence[str]) -> Evidence:
         for file in files:
             try:
                 with open(file, encoding="utf-8") as f:
-                    data = json.load(f)
+                    data = parse_json(f.read())
                 found = found.merged(from_json(Evidence, data.get("evidence", data) if isinstance(data, dict) else None))
             except (ValueError, TypeError, KeyError, AttributeError):
                 raise DstuneError(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from dstune.load.client import Answer
+from dstune.model import parse_json
 
 
 @dataclass(slots=True)
@@ -102,7 +102,7 @@ def _streamed(answer: Answer, reply: Reply) -> None:
         if data == b"[DONE]":
             continue
         try:
-            event = json.loads(data)
+            event = parse_json(data)
         except ValueError:
             reply.error, reply.detail = reply.error or "no-json", data[:200].decode("utf-8", "replace")
             continue
@@ -167,7 +167,7 @@ def _around(data: bytes, text: str, key: str) -> tuple[bytes, bytes]:
 def _whole(answer: Answer, reply: Reply) -> None:
     body = b"".join(p for _, p in answer.pieces)
     try:
-        event = json.loads(body)
+        event = parse_json(body)
     except ValueError:
         reply.error, reply.detail = "no-json", body[:200].decode("utf-8", "replace")
         return
@@ -201,7 +201,7 @@ def _usage(event: dict[str, Any], reply: Reply) -> None:
 def server_words(body: bytes) -> str:
     """What a server said about an error, in its own words, at most 300 characters."""
     try:
-        return _words(json.loads(body))
+        return _words(parse_json(body))
     except ValueError:
         return body[:300].decode("utf-8", "replace").strip()
 

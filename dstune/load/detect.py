@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import urllib.error
 import urllib.request
@@ -12,6 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from dstune.errors import DstuneError, UnobservableError
 from dstune.lang import say
+from dstune.model import parse_json
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -94,7 +94,7 @@ def detect(url: str, headers: dict[str, str] | None = None) -> Server:
 
 def _models(status: int, body: bytes) -> tuple[tuple[str, ...], str]:
     try:
-        data = json.loads(body).get("data") or []
+        data = parse_json(body).get("data") or []
         return tuple(str(m["id"]) for m in data), str(data[0].get("owned_by", "")) if data else ""
     except (ValueError, AttributeError, KeyError, TypeError):
         return (), ""
@@ -130,7 +130,7 @@ def _kind(base: str, headers: dict[str, str] | None, owner: str, seen: dict[str,
         if status != 200:
             continue
         try:
-            data = json.loads(body)
+            data = parse_json(body)
         except ValueError:
             continue
         if not isinstance(data, dict) or (key and key not in data):

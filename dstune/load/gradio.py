@@ -17,6 +17,7 @@ from dstune.load.answers import Reply, events, server_words
 from dstune.load.client import Answer, Ask, Pool
 from dstune.load.detect import Server, fetch
 from dstune.load.workload import prompts
+from dstune.model import parse_json
 
 _TEXT = frozenset(("textbox", "multimodaltextbox", "text", "textarea"))
 _SILENT = ("clear", "undo", "retry", "stop", "delete", "like", "example", "save", "edit")
@@ -81,7 +82,7 @@ def asker(server: Server, profile: str, pool: Pool, warm: bool = False, wanted: 
     """Sends one message through the queue; both steps stand in one answer, timed from the join."""
     status, _, body = fetch(f"{server.base}/config")
     try:
-        function = find(json.loads(body), wanted)
+        function = find(parse_json(body), wanted)
     except ValueError:
         raise UnobservableError(
             say(f"{server.base}/config is no Gradio configuration", f"{server.base}/config 不是 Gradio 配置"), f"HTTP {status}"
@@ -119,7 +120,7 @@ def read(answer: Answer) -> Reply:
     outputs: list[Any] = []
     for stamp, _, raw in events(answer.pieces):
         try:
-            event = json.loads(raw)
+            event = parse_json(raw)
         except ValueError:
             continue
         message = event.get("msg")

@@ -8,6 +8,7 @@ from typing import Any
 
 from dstune.errors import DstuneError
 from dstune.lang import say
+from dstune.model import parse_json
 
 PROFILES: dict[str, tuple[str, ...]] = {
     "chat": (
@@ -75,7 +76,7 @@ def _line(line: str) -> str:
     if not line.startswith("{"):
         return line
     try:
-        data = json.loads(line)
+        data = parse_json(line)
     except ValueError:
         return line
     return str(data.get("prompt") or data.get("text") or line)

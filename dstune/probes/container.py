@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import glob
-import json
 import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
 
 from dstune.lang import say
-from dstune.model import Fact, Gap
+from dstune.model import Fact, Gap, parse_json
 from dstune.probes.reading import Item, Options, facts, listing, run, text_of
 from dstune.redact import redact
 
@@ -168,7 +167,7 @@ def _daemon(options: Options, snap: bool) -> Iterator[Item]:
         return
     text = text_of(options.at(path))
     try:
-        config = json.loads(text or "")
+        config = parse_json(text or "")
         runtimes = config.get("runtimes") or {}
     except (ValueError, AttributeError) as error:
         reason = (

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import glob
-import json
 import os
 import re
 import shutil
 from collections.abc import Iterator
 
-from dstune.model import Fact
+from dstune.model import Fact, parse_json
 from dstune.probes.container import loader_folders
 from dstune.probes.reading import Item, Options, facts, run, text_of
 from dstune.redact import redact
@@ -57,7 +56,7 @@ def installations(options: Options) -> list[tuple[str, str]]:
             continue
         version = None
         try:
-            version = json.loads(text_of(f"{path}/version.json") or "")["cuda"]["version"]
+            version = parse_json(text_of(f"{path}/version.json") or "")["cuda"]["version"]
         except (ValueError, KeyError, TypeError):
             found = re.search(r"CUDA Version ([\d.]+)", text_of(f"{path}/version.txt") or "")
             named = re.search(r"cuda-(\d+\.\d+)$", os.path.realpath(path))

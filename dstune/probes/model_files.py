@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import struct
@@ -10,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dstune.lang import say
-from dstune.model import Fact, Gap
+from dstune.model import Fact, Gap, parse_json
 from dstune.probes import gguf
 from dstune.probes.reading import Item, facts, text_of
 
@@ -159,7 +158,7 @@ def missing_shards(folder: str, files: dict[str, int]) -> tuple[list[str], set[s
     for name in files:
         if name.endswith(".index.json"):
             try:
-                index = json.loads(text_of(f"{folder}/{name}", 64 << 20) or "")["weight_map"]
+                index = parse_json(text_of(f"{folder}/{name}", 64 << 20) or "")["weight_map"]
             except (ValueError, KeyError, TypeError):
                 continue
             other_format = name.startswith("pytorch") and any(n.endswith(".safetensors") for n in files)
@@ -182,7 +181,7 @@ def safetensors_header(path: str) -> tuple[int, dict[str, Any]] | None:
             length = struct.unpack("<Q", f.read(8))[0]
             if not 2 <= length <= _HEADER_LIMIT:
                 return None
-            table = json.loads(f.read(length))
+            table = parse_json(f.read(length))
         table.pop("__metadata__", None)
         end = max((int(entry["data_offsets"][1]) for entry in table.values()), default=0)
         for entry in table.values():

@@ -6,14 +6,13 @@ Weights are never loaded: of a safetensors file only the header is read.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator
 from typing import Any
 
 from dstune.lang import say
-from dstune.model import Fact, Gap
+from dstune.model import Fact, Gap, parse_json
 from dstune.probes import gguf, model_files
 from dstune.probes.reading import Item, Options, facts, line_of, listing, numbered, text_of
 from dstune.redact import redact
@@ -145,7 +144,7 @@ def _twin(folder: str) -> str | None:
 def _json(path: str, limit: int = 8 << 20) -> Any:
     text = text_of(path, limit)
     try:
-        return None if text is None else json.loads(text)
+        return None if text is None else parse_json(text)
     except ValueError:
         return None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterator
@@ -10,7 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from dstune.lang import say
-from dstune.model import Evidence, Fact, Gap
+from dstune.model import Evidence, Fact, Gap, parse_json
 from dstune.probes.metrics import read_metrics as read_metrics
 from dstune.probes.processes import Process, engine_of, every
 from dstune.probes.reading import Item, Options, facts, numbered, text_of
@@ -211,7 +210,7 @@ def _object(answer: tuple[int, str, float] | str) -> dict[str, Any]:
     if isinstance(answer, str) or answer[0] != 200:
         return {}
     try:
-        value = json.loads(answer[1])
+        value = parse_json(answer[1])
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}

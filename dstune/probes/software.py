@@ -6,7 +6,6 @@ bare subjects `python` and `torch`, the others `python1`, `torch1`…
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
 import re
@@ -16,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from dstune.lang import say
-from dstune.model import Fact, Gap
+from dstune.model import Fact, Gap, parse_json
 from dstune.probes import cuda
 from dstune.probes.processes import engine_of, every
 from dstune.probes.reading import Item, Options, facts, listing, numbered, run, text_of
@@ -126,7 +125,7 @@ def environment(executable: str, role: str) -> Environment | Gap:
                 return walked
         said = run((executable, "-I", "-c", _PROGRAM), 2.0) if os.path.isfile(executable) else None
         try:
-            version, prefix, base, folders, include = json.loads((said or "").strip().splitlines()[-1])
+            version, prefix, base, folders, include = parse_json((said or "").strip().splitlines()[-1])
         except (ValueError, IndexError):
             return _walked(executable, role)
     kind = "conda" if os.path.isdir(f"{prefix}/conda-meta") else "venv" if prefix != base else "system"

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ast
-import json
 import re
 import textwrap
 import warnings
 from dataclasses import dataclass, field
 
-from dstune.model import Document
+from dstune.model import Document, parse_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,7 @@ def _without_magics(lines: list[str]) -> list[str]:
 def _cells(text: str) -> str | None:
     """Code cells of a notebook, joined."""
     try:
-        cells = json.loads(text)["cells"]
+        cells = parse_json(text)["cells"]
         found = []
         for cell in cells:
             if cell.get("cell_type") == "code":

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import io
-import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dstune.catalog.vocabulary import Term, normalise, terms
 from dstune.lang import say
-from dstune.model import Document, Fact, Gap, Value
+from dstune.model import Document, Fact, Gap, Value, parse_json
 from dstune.readers import requirements
 from dstune.readers.command import derived_facts, env_facts
 from dstune.readers.given import shown as _shown
@@ -98,7 +97,7 @@ def _parsed(text: str, name: str) -> tuple[Any, str]:
             return None, str(error).partition(";")[0]
     if name.endswith(".json") or text.lstrip().startswith("{"):
         try:
-            return json.loads(text), ""
+            return parse_json(text), ""
         except (ValueError, RecursionError) as error:
             if name.endswith(".json") or isinstance(error, RecursionError):
                 return None, str(error).partition(";")[0]

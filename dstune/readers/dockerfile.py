@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from dstune.catalog.vocabulary import terms
 from dstune.lang import say
-from dstune.model import Document, Fact, Gap, Value
+from dstune.model import Document, Fact, Gap, Value, parse_json
 from dstune.readers import image as images
 from dstune.readers import requirements
 from dstune.readers.command import env_facts
@@ -154,7 +154,7 @@ def _form(everything: list[Step], fact: object) -> Iterator[Fact]:
             yield fact("broken_run", redact(step.args)[-40:], step.last)  # type: ignore[operator]
         if step.name in ("CMD", "ENTRYPOINT") and step.args.startswith("["):
             try:
-                json.loads(step.args)
+                parse_json(step.args)
             except ValueError:
                 yield fact("exec_form_invalid", redact(step.args)[:80], step.line)  # type: ignore[operator]
         previous = step
@@ -271,7 +271,7 @@ def _at(word: Word, line: int) -> Word:
 def _argv(step: Step) -> list[Word]:
     if step.args.startswith("["):
         try:
-            return [Word(str(a), 0, 0, step.line, "", False) for a in json.loads(step.args)]
+            return [Word(str(a), 0, 0, step.line, "", False) for a in parse_json(step.args)]
         except ValueError:
             return [Word(a, 0, 0, step.line, "", False) for a in re.findall(r"[\"']([^\"']*)[\"']", step.args)]
     from dstune.readers.shell import commands

@@ -9,7 +9,7 @@ from typing import Any
 
 from dstune.errors import DstuneError
 from dstune.lang import say
-from dstune.model import Evidence, from_json, to_json
+from dstune.model import Evidence, from_json, parse_json, to_json
 from dstune.tui.feed import Feed
 
 LONGEST_WAIT_S = 10.0
@@ -90,7 +90,7 @@ class ReplayFeed:
     def _read(self, path: str) -> Evidence:
         try:
             with open(path, encoding="utf-8") as f:
-                data = json.load(f)
+                data = parse_json(f.read())
             found: Evidence = from_json(Evidence, data.get("evidence", data))
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             self.position += 1

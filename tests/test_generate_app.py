@@ -220,6 +220,17 @@ def test_what_is_asked_for_is_kept_or_refused() -> None:
         size(find("gtx 1650"), R1, "throughput", slots=256, context=32768, quantization="nf4")
 
 
+def test_a_model_too_large_gets_a_layer_map(run_dstune: Run, tmp_path: Path, chat: SimpleNamespace) -> None:
+    model = "DeepSeek-R1-Distill-Qwen-14B"
+    done = run_dstune("generate", "app", "--gpu", "rtx 3060 laptop", "--model", model, "-o", str(tmp_path / "x"))
+    assert done.returncode == 0, done.stderr
+    settings = chat.settings.load(tmp_path / "x/config.yaml")
+    placed = chat.settings.layers(settings.model.layer_map, get(model).layers)
+    assert placed[0] == "cuda:0"
+    assert placed[get(model).layers - 1] == "cpu"
+    assert "ten times slower" in (tmp_path / "x/README.md").read_text()
+
+
 def test_layers_go_to_the_cpu_last() -> None:
     seven = get("DeepSeek-R1-Distill-Qwen-14B")
     made = size(find("rtx 3060 laptop"), seven, "latency")

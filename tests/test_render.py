@@ -17,7 +17,9 @@ from dstune.catalog.models import get
 from dstune.errors import DstuneError
 from dstune.model import MemoryLine, Plan, Setting, Value
 from dstune.render import RENDERERS, Context, render
+from dstune.render import app as program
 from dstune.render.command import command, has_flag
+from dstune.render.size import size
 from dstune.render.stack import Stack, choose, covers, cuda_of, family_driver, matching_driver, reaches, starts
 from dstune.render.template import note
 
@@ -101,6 +103,10 @@ def all_files() -> list[tuple[str, str, str]]:
         for kinds in (("dockerfile", "compose"), ("compose",), ("launch",)):
             for artifact in render(kinds, plan, context):
                 out.append((f"{engine}-{gpu.id}-{driver or 'any'}-{'+'.join(kinds)}", artifact.path, artifact.text))
+        if engine == "transformers":
+            for artifact in program.render(plan, context, size(gpu, R1, "latency")):
+                if artifact.path in ("Dockerfile", "compose.yaml"):
+                    out.append((f"app-{gpu.id}-{driver or 'any'}", artifact.path, artifact.text))
     return out
 
 

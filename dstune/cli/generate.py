@@ -156,7 +156,9 @@ def command(
             card, spec, style, 1 if style == "latency" else concurrency or 0, context or 0, (vram_limit or 0) * 1024, others, quantization or ""
         )  # fmt: skip
         wish = replace(wish, context=fitting.context, limit_mib=0.0, tiers=(0, 1, 2), workload=replace(work, concurrency=1))
-        plan, version = planned(wish, card, driver, strict=True)
+        # Layers on the CPU are no plan of `recommend`: what it says beside memory (versions, sampling) holds for a roomier card of the kind.
+        roomy = replace(card, memory_mib=10**6) if fitting.layer_map else card
+        plan, version = planned(replace(wish, gpu=roomy, others_mib=0.0), card, driver, strict=True)
         made = chat.render(plan, Context(card, spec, driver, version, folder, public, port or 0), fitting, vram_limit)
         return _deliver(made, plan, out or "my-chat", force, as_json)
     plan, version = planned(wish, card, driver, strict=bool(driver) or bool(CONTAINERS.intersection(what)))

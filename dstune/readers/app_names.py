@@ -12,6 +12,7 @@ from dstune.readers.app_source import Source
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+USUAL = {"gr": "gradio", "st": "streamlit"}
 
 
 class Missing:
@@ -59,6 +60,15 @@ class Names:
                     self.globals.setdefault(scope, set()).update(node.names)
         for node in self.nodes:
             self._note(node)
+        self.guessed: set[str] = set()
+        """Modules of a fragment without imports, known by the names that everybody gives them."""
+        if not self.modules:
+            own = {name for _, name in self.assigned}
+            for node in self.nodes:
+                name = node.value.id if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) else ""
+                if name in USUAL and name not in own:
+                    self.imports[name] = USUAL[name]
+                    self.guessed.add(USUAL[name])
 
     # -- one walk ------------------------------------------------------------------------------------------------------------
 

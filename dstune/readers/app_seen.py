@@ -72,7 +72,7 @@ class Seen:
         self.source = source
         self.index = Index(source)
         tops = {m.split(".")[0] for m in self.index.modules}
-        self.frameworks = tops
+        self.frameworks = tops | self.index.guessed
         self.snippet = not tops
         """A fragment without any import: names are guessed, and what is not there may stand elsewhere."""
         self.complete = not self.snippet

@@ -10,6 +10,7 @@ from typing import Any
 from dstune.catalog import compiled, load, root
 from dstune.errors import DstuneError, RecipeError
 from dstune.expr import parse
+from dstune.lang import say
 from dstune.model import Example, Fix, Rule, Way
 
 TEXT_KINDS = ("log", "app", "command", "container", "config", "any")
@@ -77,8 +78,14 @@ def find(cause: str) -> Rule:
     if found is None:
         import difflib
 
-        close = difflib.get_close_matches(cause, [*rules(), *_aliases()], 3, 0.4)
-        raise DstuneError(f"no cause is called {cause!r}", "", f"dstune explain {close[0]}" if close else "dstune explain")
+        names = [*rules(), *_aliases()]
+        holding = sorted((n for n in names if cause and cause in n), key=lambda n: (not n.startswith(cause), n))
+        close = holding[:6] or difflib.get_close_matches(cause, names, 3, 0.4)
+        raise DstuneError(
+            say(f"no cause is called {cause!r}", f"没有名为 {cause!r} 的病因"),
+            say("near: ", "相近的有：") + ", ".join(close) if close else "",
+            f"dstune explain {close[0]}" if close else "dstune explain",
+        )
     return found
 
 

@@ -90,8 +90,9 @@ def _run(args: list[str]) -> int:
         raise KeyboardInterrupt from None
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
-        hint = f"{context.command_path} --help" if context is not None else "dstune --help"
-        raise DstuneError(error.format_message().rstrip("."), "", hint) from None
+        named = " ".join(["dstune", *[a for a in args if a in COMMANDS][:1]])
+        hint = f"{context.command_path if context is not None else named} --help"
+        raise DstuneError(" ".join(error.format_message().split()).rstrip("."), "", hint) from None
 
 
 def _complete() -> int:

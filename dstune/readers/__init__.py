@@ -130,7 +130,9 @@ def _size(path: str) -> int:
     try:
         return os.path.getsize(path)
     except OSError as error:
-        raise UnobservableError(f"{path} cannot be read", error.strerror or str(error), "check the path") from None
+        raise UnobservableError(
+            say(f"{path} cannot be read", f"无法读取 {path}"), error.strerror or str(error), say("check the path", "检查路径")
+        ) from None
 
 
 class _Unpacked:

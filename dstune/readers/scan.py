@@ -11,6 +11,7 @@ from typing import IO, Protocol
 
 from dstune.catalog.signatures import ZERO, Signature, blurred, signatures
 from dstune.errors import UnobservableError
+from dstune.lang import say
 from dstune.model import Fact, Hit
 from dstune.readers.scan_pass import KEEP, Pass
 from dstune.readers.scan_text import clean, shown, values
@@ -187,5 +188,7 @@ def open_log(path: str) -> IO[bytes]:
         return raw
     except OSError as error:
         raise UnobservableError(
-            f"{path} cannot be read", error.strerror or str(error), "check the path and its permissions"
+            say(f"{path} cannot be read", f"无法读取 {path}"),
+            error.strerror or str(error),
+            say("check the path and its permissions", "检查路径和权限"),
         ) from None

@@ -293,7 +293,7 @@ def _refused(engine: str, gpu: Gpu, driver: str, version: str, nearest: Stack) -
     what = say(f"{named} does not start on driver {driver}", f"{named} 无法在驱动 {driver} 上启动")
     why = say(
         f"{'the oldest build of it that dstune knows for this card' if not version else 'it'} is CUDA {nearest.cuda} and needs driver {nearest.driver}; {driver} supports CUDA {have or 'older than 11.0'}",
-        f"它基于 CUDA {nearest.cuda}，需要驱动 {nearest.driver}；{driver} 最高支持 CUDA {have or '11.0 之前'}",
+        f"{'已知最旧的适用版本' if not version else '它'}基于 CUDA {nearest.cuda}，需要驱动 {nearest.driver}；{driver} 最高支持 CUDA {have or '11.0 之前'}",
     )
     return DstuneError(what, why, f"{instead}; {newer}" if instead else newer)
 

@@ -2,9 +2,10 @@
 
     python benchmarks/log_scan.py [--mb 120] [--runs 3]
 
-Three logs are made of the lines of tests/logs (healthy ones, and one of a failure in 2,000), in which numbers change, in length too:
-`server`; `requests`, where one line in 20 carries a request id; `ids`, where each line carries one, so that none is like another. Prints wall
-and CPU seconds (medians), the peak of memory, the hits, and what reading alone costs.
+Three logs are made of the lines of tests/logs (healthy ones, and one of a failure in 2,000), in which numbers change, in length too. `server`:
+nine lines in ten are those of running servers (requests, throughput), one in 50 carries a request id; `starts`: all lines equally often, as if
+servers started all the time; `ids`: as that, and each line carries an id, so that none is like another. Prints wall and CPU seconds (medians),
+the peak of memory, the hits, and what reading alone costs.
 """
 
 import argparse
@@ -22,28 +23,27 @@ from pathlib import Path
 from dstune.readers.scan import blocks, open_log, scanner
 
 ROOT = Path(__file__).parents[1]
+NUMBER = r"(?<![\w/.])(?<!\x22 )\d+"
+"""Not those of versions, names and HTTP statuses."""
 PATTERN = r"CUDA out of memory\. Tried to allocate [0-9.]+ [KMG]iB"
 
 
-def write(path: Path, megabytes: int, ids: float) -> None:
-    """A log; `ids`: share of lines with a request id."""
+def write(path: Path, megabytes: int, running: float, ids: float) -> None:
+    """A log; shares of lines: `running` those of running servers only, `ids` with a request id."""
     source = random.Random(5)
     healthy: list[str] = []
     sick: list[str] = []
     for file in sorted((ROOT / "tests/logs").rglob("*.log")):
         lines = [line for line in file.read_text(errors="replace").splitlines() if line]
         (healthy if file.parent.name == "healthy" else sick).extend(lines)
+    traffic = [line for line in healthy if "HTTP/1" in line or " throughput: " in line]
     with path.open("w") as f:
         size = 0
         while size < megabytes << 20:
             lines = []
             for _ in range(2000):
-                line = re.sub(
-                    r"(?<![\w/.])(?<!\x22 )\d+",
-                    lambda m: str(source.randrange(10 ** min(len(m[0]), 9))),
-                    source.choice(healthy),
-                    count=6,
-                )
+                line = source.choice(traffic if source.random() < running else healthy)
+                line = re.sub(NUMBER, lambda m: str(source.randrange(10 ** min(len(m[0]), 9))), line, count=6)
                 lines.append(line if source.random() >= ids else f"{line} chatcmpl-{source.getrandbits(128):032x}")
             lines[source.randrange(2000)] = source.choice(sick)
             text = "\n".join(lines) + "\n"
@@ -103,9 +103,13 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     a = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        for name, megabytes, ids in (("server", a.mb, 0.0), ("requests", a.mb // 2, 0.05), ("ids", a.mb // 8, 1.0)):
+        for name, megabytes, running, ids in (
+            ("server", a.mb, 0.9, 0.02),
+            ("starts", a.mb // 2, 0.0, 0.0),
+            ("ids", a.mb // 8, 0.0, 1.0),
+        ):
             path = Path(folder) / f"{name}.log"
-            write(path, megabytes, ids)
+            write(path, megabytes, running, ids)
             measure(name, path, a.runs)
 
 

@@ -34,7 +34,7 @@ _EXAMPLES = 4
 _ZERO = bytes.maketrans(b"123456789", b"000000000")
 
 
-_Search = Callable[[bytes], re.Match[bytes] | None]
+_Search = Callable[[bytes], bool]
 
 
 class _Telling:
@@ -118,7 +118,7 @@ class Pass:
                 if template.telling:
                     line = cleaned(lines[i]) if dirty else lines[i]
                     for telling in template.telling:
-                        if telling.plain is not None and telling.values is not None and telling.values(line) is None:
+                        if telling.plain is not None and telling.values is not None and not telling.values(line):
                             rows += telling.plain
                             continue
                         matching = telling.known.get(telling.pick(line))
@@ -136,6 +136,8 @@ class Pass:
                 variant.lines.append(i)
             if variant.rules and self._take(variant.rules, first + i, lines[i]):
                 variant.rules = [row for row in variant.rules if row not in self._full]
+                if template:
+                    self._prune(template)
                 if template and not (variant.rules or variant.facts or template.windows or template.telling):
                     del live[keys[i]]
                     self._dead.add(keys[i])
@@ -222,7 +224,7 @@ class Pass:
 
     def _tell(self, template: _Template, telling: _Telling, line: bytes) -> tuple[int, ...]:
         """Which of the rows match a line, remembered for lines that have the same digits there."""
-        plain = telling.values is not None and telling.values(line) is None
+        plain = telling.values is not None and not telling.values(line)
         seen, scanner = content(line), self._scanner
         found = tuple(row for row in telling.rows if scanner.maybe(row, seen) and scanner.pattern(row).search(seen))
         if plain:
@@ -240,14 +242,13 @@ class Pass:
     def _refine(self, template: _Template) -> None:
         """A template that came again and again: leaves out rows that no digits can make match, groups the rest by the digits they ask.
 
-        Rows that ask digits in which the examples are alike go together, as those hardly change.
+        Rows that ask digits in which the examples are alike go together, as those hardly change, and those that wait for known digits.
         """
         line = template.examples[0]
         text = line.translate(_ZERO)
         seen = text.decode("utf-8", "replace")[:CUT]
         changing = [at for at, column in enumerate(zip(*template.examples, strict=True)) if len(set(column)) > 1]
-        groups: dict[tuple[tuple[int, int], ...], list[int]] = {}
-        steady: set[tuple[int, int]] = set()
+        groups: dict[object, tuple[list[int], set[tuple[int, int]], set[bytes]]] = {}
         for row in template.telling[0].rows:
             begin = 0
             blurred = self._scanner.blurred(row)
@@ -256,25 +257,37 @@ class Pass:
                 if match is None:
                     continue
                 begin = match.start() if text.isascii() else 0
-            spans = tuple(sorted(span for span in self._scanner.telling(row, text) if span[1] > begin))
+            spans = {span for span in self._scanner.telling(row, text) if span[1] > begin}
             if not spans:
                 if self._scanner.pattern(row).search(content(line)):
                     template.always += (row,)
-            elif any(a <= at < b for at in changing for a, b in spans):
-                groups.setdefault(spans, []).append(row)
-            else:
-                groups.setdefault((), []).append(row)
-                steady.update(spans)
-        template.telling = []
-        for spans, rows in groups.items():
-            values = [self._scanner.values(row) for row in rows]
-            every = () if None in values or not spans else {re.escape(one) for some in values for one in some or ()}
-            search = re.compile(b"|".join(sorted(every))).search if every else None
-            template.telling.append(_Telling(rows, spans or steady, search))
+                continue
+            steady = not any(a <= at < b for at in changing for a, b in spans)
+            values = self._scanner.values(row)
+            key = "steady" if steady else "gated" if values else frozenset(spans)
+            group = groups.setdefault(key, ([], set(), set()))
+            group[0].append(row)
+            group[1].update(spans)
+            if not steady:
+                group[2].update(values or ())
+        template.telling = [
+            _Telling(rows, spans, _any_of(sorted(values)) if values else None) for rows, spans, values in groups.values()
+        ]
 
     def _variant(self, rows: tuple[int, ...], alike: bool) -> Variant:
         table = self._scanner.rows
         return Variant([row for row in rows if table[row].cause], [row for row in rows if not table[row].cause], alike)
+
+    def _prune(self, template: _Template) -> None:
+        """Forgets rows that want no more."""
+
+        def left(rows: Iterable[int]) -> tuple[int, ...]:
+            return tuple(row for row in rows if row not in self._full)
+
+        template.always = left(template.always)
+        for telling in template.telling:
+            telling.known = {key: left(rows) for key, rows in telling.known.items()}
+            telling.plain = None if telling.plain is None else left(telling.plain)
 
     def _take(self, rows: list[int], number: int, line: bytes) -> bool:
         """Adds the hits of a line; whether a row has had enough."""
@@ -354,6 +367,18 @@ class Pass:
 
 
 _NONE: dict[bytes, _Template] = {}
+
+
+def _any_of(texts: list[bytes]) -> _Search:
+    """Whether a line holds one of a few texts: faster one by one than as an expression."""
+
+    def search(line: bytes) -> bool:
+        for text in texts:  # noqa: SIM110  (any() with a generator takes twice as long)
+            if text in line:
+                return True
+        return False
+
+    return search
 
 
 def _picker(spans: Iterable[tuple[int, int]]) -> Callable[[bytes], Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +12,7 @@ import click
 from dstune.cli.options import common, emit, empty, evidence_option, load_evidence, progress
 from dstune.errors import DstuneError, Exit, UnobservableError
 from dstune.lang import say
-from dstune.model import Diagnosis, Evidence, Fact, parse_json
+from dstune.model import Diagnosis, Document, Evidence, Fact, family_of, parse_json
 from dstune.redact import redact
 
 _LEVEL = {"error": 3, "warning": 2, "never": 9}
@@ -145,14 +147,16 @@ def gather(
     runs: tuple[str, ...] = (),
 ) -> Evidence:
     """All evidence that the options name. Also used by `fix`."""
+    elsewhere: frozenset[str] = frozenset()
     seen = load_evidence(evidence)
     if said_facts:
         seen = seen.merged(_said(said_facts))
     if files or logs:
         from dstune.readers import read_files
 
-        found, _ = read_files([*files, *logs], dict.fromkeys(logs, "log"), progress=progress)
+        found, documents = read_files([*files, *logs], dict.fromkeys(logs, "log"), progress=progress)
         seen = found.merged(seen)
+        elsewhere = _environments(documents)
     if metrics:
         from dstune.probes.server import read_metrics
 
@@ -170,14 +174,38 @@ def gather(
     if look or python or models:
         from dstune.probes import collect
 
-        seen = seen.merged(
-            collect(
-                None if look else (["software"] if python else []) + (["models"] if models else []),
-                python=python,
-                model_dirs=models,
-            )
+        host = collect(
+            None if look else (["software"] if python else []) + (["models"] if models else []),
+            python=python,
+            model_dirs=models,
         )
+        seen = seen.merged(host if python else _same_environment(host, elsewhere))
     return seen
+
+
+_SITE = re.compile(r"""["'\s(](/[^\s"'<>|:]+?)/(?:local/)?lib(?:64)?/python3[^/\s]*/(?:site|dist)-packages/""")
+
+
+def _environments(documents: Sequence[Document]) -> frozenset[str]:
+    """Python environments whose files stand in the tracebacks of the logs."""
+    return frozenset(m[1] for d in documents if d.kind == "log" for m in _SITE.finditer(" " + d.text))
+
+
+def _same_environment(host: Evidence, named: frozenset[str]) -> Evidence:
+    """The host's evidence without the packages of environments that the log does not name: another venv's transformers proves
+    nothing about the program that failed. Without tracebacks everything stays.
+    """
+    if not named:
+        return host
+    apart = {
+        f.subject.removeprefix("python") for f in host.facts
+        if f.name == "executable" and family_of(f.subject) == "python" and not any(str(f.value).startswith(n + "/") for n in named)
+    }  # fmt: skip
+    return replace(host, facts=tuple(f for f in host.facts if not _of_environment(f.subject, apart)))
+
+
+def _of_environment(subject: str, numbers: set[str]) -> bool:
+    return any(subject.removeprefix(family) in numbers for family in ("python", "torch") if family_of(subject) == family)
 
 
 def of_run(path: str) -> Evidence:

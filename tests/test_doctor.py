@@ -1,0 +1,41 @@
+"""What doctor takes from this host beside the files it is given."""
+
+from dstune.cli.doctor import _environments, _same_environment
+from dstune.model import Document, Evidence, Fact
+
+LOG = """Traceback (most recent call last):
+  File "/home/li/venv/lib/python3.11/site-packages/transformers/modeling_utils.py", line 1, in from_pretrained
+torch.OutOfMemoryError: CUDA out of memory."""
+
+
+def host(executable: str) -> Evidence:
+    return Evidence((
+        Fact("python", "executable", executable), Fact("python", "transformers", "5.1.0"), Fact("torch", "build", "2.11.0"),
+        Fact("python1", "executable", "/home/li/venv/bin/python3"), Fact("python1", "transformers", "4.40.0"), Fact("host", "os", "linux"),
+    ))  # fmt: skip
+
+
+def names(evidence: Evidence) -> set[str]:
+    return {f.subject for f in evidence.facts}
+
+
+def test_packages_of_another_environment_say_nothing_about_the_log() -> None:
+    named = _environments([Document("server.log", "log", LOG)])
+    assert named == {"/home/li/venv"}
+    kept = _same_environment(host("/opt/other/bin/python3"), named)
+    assert names(kept) == {"python1", "host"}
+    assert kept.first("python", "transformers") == "4.40.0"
+
+
+def test_the_logs_own_environment_stays() -> None:
+    named = _environments([Document("server.log", "log", LOG)])
+    assert "python" in names(_same_environment(host("/home/li/venv/bin/python"), named))
+
+
+def test_without_a_traceback_everything_stays() -> None:
+    assert _environments([Document("server.log", "log", "Killed")]) == frozenset()
+    assert names(_same_environment(host("/opt/other/bin/python3"), frozenset())) == {"python", "python1", "torch", "host"}
+
+
+def test_a_path_in_a_program_is_no_traceback() -> None:
+    assert _environments([Document("app.py", "app", LOG)]) == frozenset()

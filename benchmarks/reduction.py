@@ -205,7 +205,7 @@ def judge(item: tuple[str, str, set[str], Example]) -> list[tuple[str, str, str,
     whole = seen(example)
     if not whole.findings or whole.findings[0].cause not in right:
         return []
-    cited = collections.defaultdict(list)
+    cited: dict[str, list[int]] = collections.defaultdict(list)
     for cite in whole.findings[0].evidence:
         if cite.line is not None and cite.line not in cited[cite.source]:
             cited[cite.source].append(cite.line)
@@ -218,7 +218,7 @@ def judge(item: tuple[str, str, set[str], Example]) -> list[tuple[str, str, str,
     return rows
 
 
-def table(rows: list[tuple[str, ...]], by: int) -> None:
+def table(rows: list[tuple[str, str, str, str, str, str]], by: int) -> None:
     """Prints counts per value of column `by`, worst first."""
     counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     for row in rows:

@@ -20,7 +20,11 @@ def test_cause_comes_first(path: Path) -> None:
     found = diagnose(derive(seen)).findings
     assert found, "nothing found"
     assert found[0].cause == path.stem.partition("--")[0]
-    assert not [f for f in found[1:] if f.confidence == "high" and not f.because and f.severity == "error" and f.cause != "torch-memory-cap"]
+    assert not [
+        f
+        for f in found[1:]
+        if f.confidence == "high" and not f.because and f.severity == "error" and f.cause != "torch-memory-cap"
+    ]
 
 
 @pytest.mark.parametrize("name", ["h200-idle", "h200-loaded"])

@@ -78,7 +78,9 @@ def test_every_command_is_in_the_readme() -> None:
 
 
 def test_ci_runs_the_test_line() -> None:
-    line = next(x for x in re.findall(r"```sh\n(.*?)\n```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S) if "pytest" in x)
+    line = next(
+        x for x in re.findall(r"```sh\n(.*?)\n```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S) if "pytest" in x
+    )
     assert "'.[dev]'" in line
     script = (ROOT / ".ci/run").read_text(encoding="utf-8")
     assert "README.md" in script, "CI takes the line out of the README, so that the two cannot differ"

@@ -19,7 +19,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the servers' output goes. Fails where the servers were not built."""
-    missing = [n for n in ("vllm", "llamacpp", "gradio6", "gradio4", "app", "smollm2") if not (servers.CACHE / f"{n}.key").is_file()]
+    missing = [
+        n for n in ("vllm", "llamacpp", "gradio6", "gradio4", "app", "smollm2") if not (servers.CACHE / f"{n}.key").is_file()
+    ]
     if missing:
         pytest.fail(f"not built: {', '.join(missing)}: run .ci/real.sh first", pytrace=False)
     return tmp_path_factory.mktemp("servers")

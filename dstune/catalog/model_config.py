@@ -21,7 +21,7 @@ def from_dir(path: str | Path) -> ModelSpec:
     """
     folder = Path(path)
     try:
-        config = parse_json((folder / "config.json").read_text(encoding="utf-8"))
+        config = _object(folder / "config.json")
     except (OSError, ValueError) as error:
         raise DstuneError(
             say(f"no readable config.json in {folder}", f"{folder} 里没有可读的 config.json"),
@@ -30,15 +30,41 @@ def from_dir(path: str | Path) -> ModelSpec:
         ) from None
     generation: dict[str, Any] = {}
     with contextlib.suppress(OSError, ValueError):
-        generation = parse_json((folder / "generation_config.json").read_text(encoding="utf-8"))
+        generation = _object(folder / "generation_config.json")
     tensors: dict[str, tuple[tuple[int, ...], str]] = {}
     for file in sorted(folder.glob("*.safetensors")):
         tensors.update(header(file))
-    return from_config(config, tensors, name=str(config.get("_name_or_path") or folder.resolve().name), generation=generation)
+    try:
+        return from_config(
+            config, tensors, name=str(config.get("_name_or_path") or folder.resolve().name), generation=generation
+        )
+    except (ValueError, TypeError, AttributeError, ArithmeticError, IndexError) as error:
+        raise DstuneError(
+            say(f"{folder}/config.json describes no model", f"{folder}/config.json 描述的不是模型"),
+            str(error),
+            say("download config.json again", "请重新下载 config.json"),
+        ) from None
+
+
+_LARGEST = 16 << 20
+
+
+def _object(file: Path) -> dict[str, Any]:
+    """A JSON object of a file of a few kB. Raises `OSError` or `ValueError`."""
+    if file.exists() and (
+        not file.is_file() or file.stat().st_size > _LARGEST
+    ):  # a pipe would wait, a gigabyte fill the memory
+        raise ValueError(say("no file of a few kB", "不是几 kB 大小的普通文件"))
+    data = parse_json(file.read_text(encoding="utf-8"))
+    if not isinstance(data, dict):
+        raise ValueError(say("not an object", "不是对象"))
+    return data
 
 
 def header(file: Path) -> dict[str, tuple[tuple[int, ...], str]]:
     """Shapes and dtypes of a safetensors file: {tensor: (shape, "BF16")}; {} for a file without a header."""
+    if not file.is_file():
+        return {}
     try:
         with file.open("rb") as handle:
             size = int.from_bytes(handle.read(8), "little")
@@ -47,7 +73,12 @@ def header(file: Path) -> dict[str, tuple[tuple[int, ...], str]]:
             data = parse_json(handle.read(size))
     except (OSError, ValueError):
         return {}
-    return {k: (tuple(v["shape"]), v["dtype"]) for k, v in data.items() if k != "__metadata__"}
+    found: dict[str, tuple[tuple[int, ...], str]] = {}
+    for name, of in data.items() if isinstance(data, dict) else ():
+        shape, dtype = (of.get("shape"), of.get("dtype")) if isinstance(of, dict) else (None, None)
+        if isinstance(shape, list) and isinstance(dtype, str) and all(isinstance(n, int) and 0 <= n < 1 << 48 for n in shape):
+            found[name] = (tuple(shape), dtype)
+    return found
 
 
 _BITS = {"F64": 64, "I64": 64, "F32": 32, "I32": 32, "U32": 32, "BF16": 16, "F16": 16, "I16": 16, "F8_E4M3": 8, "F8_E5M2": 8}

@@ -49,10 +49,13 @@ def read(answer: Answer) -> Reply:
         reply.error, reply.detail = f"http-{answer.status}", server_words(b"".join(p for _, p in answer.pieces))
         return reply
     streamed = answer.headers.get("content-type", "").startswith("text/event-stream")
-    if streamed:
-        _streamed(answer, reply)
-    elif not reply.error:
-        _whole(answer, reply)
+    try:
+        if streamed:
+            _streamed(answer, reply)
+        elif not reply.error:
+            _whole(answer, reply)
+    except (TypeError, AttributeError, KeyError, ValueError) as error:  # JSON of another shape than OpenAI's
+        reply.error, reply.detail = reply.error or "no-json", str(error)
     if not reply.error and not reply.stamps and not reply.output_tokens:
         reply.error = "empty"
     return reply
@@ -189,7 +192,7 @@ def _whole(answer: Answer, reply: Reply) -> None:
 def _usage(event: dict[str, Any], reply: Reply) -> None:
     reply.served = reply.served or str(event.get("model") or "")
     usage = event.get("usage")
-    if isinstance(usage, dict) and usage.get("completion_tokens") is not None:
+    if isinstance(usage, dict) and isinstance(usage.get("completion_tokens"), int):
         reply.prompt_tokens, reply.output_tokens, reply.counted = (
             usage.get("prompt_tokens"),
             usage["completion_tokens"],

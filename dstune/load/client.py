@@ -19,8 +19,9 @@ now = time.perf_counter
 _LAST_CHUNK = b"0\r\n\r\n"
 BATCH = 16
 """Pieces that are framed together: many streams end at the same moment, and framing whole answers then would hold up all others."""
-MAX_BODY = 64 << 20
-"""Bytes of one answer after which it is cut and called an error: no text of a small model is that long."""
+MAX_BODY = 16 << 20
+"""Bytes of one answer after which it is dropped and called an error: no text of a small model is that long (32,000 tokens are 10 MB)."""
+MAX_HEAD = 1 << 20
 
 
 @dataclass(slots=True)
@@ -149,8 +150,11 @@ class Connection(asyncio.Protocol):
         self._fed = 0
         if head.complete:
             self._finish()
-        elif self._size > MAX_BODY:
+        elif self._size > (MAX_BODY if head.head_done else MAX_HEAD):
+            answer = head.answer
             self._finish("too-long")
+            del answer.pieces[:]
+            answer.headers.clear()
         elif head.head_done:
             self._lazy = head.answer.headers.get("transfer-encoding", "").lower().endswith("chunked")
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import http.client
 import os
+import threading
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
@@ -30,7 +32,38 @@ class Server:
 
 
 def fetch(url: str, headers: dict[str, str] | None = None, timeout_s: float = 5.0) -> tuple[int, dict[str, str], bytes]:
-    """(status, lower-case headers, body up to 4 MB). Follows redirects; no proxy for loopback. Raises `UnobservableError`."""
+    """(status, lower-case headers, body up to 4 MB). Follows redirects; no proxy for loopback. Raises `UnobservableError`.
+
+    The whole call ends after twice the timeout, as a server may send a byte a second.
+    """
+    box: list[tuple[int, dict[str, str], bytes] | BaseException] = []
+
+    def work() -> None:
+        try:
+            box.append(_fetch(url, headers, timeout_s))
+        except BaseException as error:  # handed over
+            box.append(error)
+
+    worker = threading.Thread(target=work, daemon=True)
+    worker.start()
+    worker.join(2 * timeout_s)
+    if not box:
+        raise _silent(url, say(f"no whole answer within {2 * timeout_s:.0f} s", f"{2 * timeout_s:.0f} 秒内没有完整的响应"))
+    if isinstance(box[0], BaseException):
+        raise box[0]
+    return box[0]
+
+
+def _silent(url: str, reason: str) -> UnobservableError:
+    parts = urlsplit(url)
+    return UnobservableError(
+        say(f"{url} does not answer", f"{url} 没有响应"),
+        reason,
+        f"dstune doctor --endpoint {parts._replace(path='', query='').geturl()}",
+    )
+
+
+def _fetch(url: str, headers: dict[str, str] | None, timeout_s: float) -> tuple[int, dict[str, str], bytes]:
     local = urlsplit(url).hostname in LOOPBACK
     opener = urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if local else []))
     request = urllib.request.Request(url, headers=headers or {})
@@ -43,21 +76,22 @@ def fetch(url: str, headers: dict[str, str] | None = None, timeout_s: float = 5.
             )
     except urllib.error.HTTPError as error:
         return error.code, {k.lower(): v for k, v in (error.headers or {}).items()}, error.read(1 << 20)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)
-        raise UnobservableError(
-            say(f"{url} does not answer", f"{url} 没有响应"),
-            say("nothing listens there", "该端口没有服务在监听") if isinstance(reason, ConnectionRefusedError) else str(reason),
-            f"dstune doctor --endpoint {urlsplit(url)._replace(path='', query='').geturl()}",
-        ) from None
+        refused = isinstance(reason, ConnectionRefusedError)
+        raise _silent(url, say("nothing listens there", "该端口没有服务在监听") if refused else str(reason)[:200]) from None
 
 
 def detect(url: str, headers: dict[str, str] | None = None) -> Server:
     """The server at a base URL, with or without `/v1` or a whole route. Raises `UnobservableError` where nothing answers."""
     if "://" not in url:
         url = "http://" + url
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # [::1 without its bracket, a port that is no number
+        usable = False
+    if not usable:
         raise DstuneError(
             say(f"{url!r} is no http address", f"{url!r} 不是 http 地址"), "", "dstune bench http://127.0.0.1:8000"
         )

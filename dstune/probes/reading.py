@@ -59,23 +59,43 @@ def listing(path: str) -> list[str]:
         return []
 
 
-def run(argv: Sequence[str], timeout_s: float = 2.0) -> str | None:
-    """Standard output of a short command; None when it is absent, fails or takes longer."""
-    import subprocess
+_MOST = 16 << 20
 
+
+def run(argv: Sequence[str], timeout_s: float = 2.0) -> str | None:
+    """Standard output of a short command, children and all; None when it is absent, fails, takes longer or says over 16 MB."""
+    import contextlib
+    import signal
+    import subprocess
+    import threading
+
+    quiet = subprocess.DEVNULL
     try:
-        done = subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=timeout_s,
-            check=False,
-            env={**os.environ, "LC_ALL": "C"},
+        process = subprocess.Popen(
+            argv, stdin=quiet, stdout=subprocess.PIPE, stderr=quiet, env={**os.environ, "LC_ALL": "C"}, start_new_session=True
         )
     except (OSError, ValueError, subprocess.SubprocessError):
         return None
-    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else None
+
+    def stop() -> None:
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+    timer = threading.Timer(timeout_s, stop)
+    timer.start()
+    try:
+        with process:
+            assert process.stdout is not None
+            said = process.stdout.read(_MOST + 1)
+            if len(said) > _MOST:
+                stop()
+            code = process.wait()
+    except BaseException:
+        stop()
+        raise
+    finally:
+        timer.cancel()
+    return said.decode("utf-8", "replace") if code == 0 and len(said) <= _MOST else None
 
 
 def facts(subject: str, source: str, **values: object) -> Iterator[Fact]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
+from dstune.errors import DstuneError
 from dstune.lang import say
 from dstune.model import Evidence, Fact, Gap, parse_json
 from dstune.probes.metrics import read_metrics as read_metrics
@@ -107,7 +108,17 @@ class _Client:
         self.opener = urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if local else []))
 
     def get(self, path: str) -> tuple[int, str, float] | str:
-        """(status, text, milliseconds), or why there is no answer."""
+        """(status, text, milliseconds), or why there is no answer. A server that sends a byte a second is given up at twice the timeout."""
+        import threading
+
+        box: list[tuple[int, str, float] | str] = []
+        worker = threading.Thread(target=lambda: box.append(self._get(path)), daemon=True)
+        worker.start()
+        worker.join(2 * self.timeout_s)
+        seconds = f"{2 * self.timeout_s:.0f}"
+        return box[0] if box else say(f"no whole answer within {seconds} s", f"{seconds} 秒内没有完整的响应")
+
+    def _get(self, path: str) -> tuple[int, str, float] | str:
         import urllib.error
 
         start = time.monotonic()
@@ -135,6 +146,12 @@ def read_endpoint(url: str, seconds: float = 0, subject: str = "server", timeout
     those of a window of that length. `url` may end in /v1; without a scheme http is meant."""
     base = url if "://" in url else f"http://{url}"
     base = base.rstrip("/").removesuffix("/v1").rstrip("/")
+    try:
+        _ = urlsplit(base).port
+    except ValueError as error:  # [::1 without its bracket, a port that is no number
+        raise DstuneError(
+            say(f"{base!r} is no http address", f"{base!r} 不是 http 地址"), str(error), "http://127.0.0.1:8000"
+        ) from None
     return Evidence().plus(*_split(_endpoint(_Client(base, timeout_s), base, seconds, subject)))
 
 

@@ -63,8 +63,10 @@ NOISE = [
 
 
 def filled(text: str) -> Counter[str]:
-    """The lines that hold something (an import may stand somewhere else, and blank lines with it)."""
-    return Counter(line for line in text.split("\n") if line.strip())
+    """The lines that hold something (an import may stand somewhere else, and blank lines with it). New lines are indented as the
+    file's first indented line is, tabs where that has tabs.
+    """
+    return Counter(line.replace("\t", "    ") for line in text.split("\n") if line.strip())
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])

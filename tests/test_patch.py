@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import stat
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -248,3 +250,23 @@ def test_undo_brings_back_a_deleted_file_by_force(tmp_path: Path) -> None:
         patch.undo()
     patch.undo(force=True)
     assert (tmp_path / "a").read_text() == "a old\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_between_two_files_leaves_both_old(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [tmp_path / "a.py", tmp_path / "b.py"]
+    for path in paths:
+        path.write_text("old\n")
+    swap = patch._swap
+
+    def struck(*item: Any) -> None:
+        swap(*item)
+        os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(patch, "_swap", struck)
+    with pytest.raises(SystemExit) as ended:
+        patch.replace([Change(patch.read(str(p)), b"new\n") for p in paths])
+    assert ended.value.code == 128 + number
+    assert [p.read_text() for p in paths] == ["old\n", "old\n"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.py", "b.py"]
+    assert signal.getsignal(number) is signal.SIG_DFL

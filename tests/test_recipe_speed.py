@@ -18,6 +18,8 @@ TEXTS = {
     "blanks": "def chat(x):\n" + (" " * 60 + "\n") * 30,
     "long line": "RuntimeError: " + "CUDA error: out of memory, " * 150,
     "words and dots": "docker run --gpus all -e A=b " * 60 + "a." * 1500,
+    "continued commands": "vllm serve \\\n" * 2000,
+    "words before blanks": "transformers" + " " * 2000 + "--temp" + " " * 2000 + "Paris<|eot_id|>" + " " * 2000,
     "numbers": "Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 2.00 GiB " * 40,
     "short log lines": "INFO 11-30 21:13:42 [core.py:1510] NCCL INFO Channel 00 : 1[1] -> 0[0] via P2P/CUMEM\n" * 60,
     "table": ("| N/A   31C    P0    37W / 250W |   2716MiB / 16384MiB |      0%      Default |\n" + "|" + "=" * 70 + "|\n")

@@ -1,5 +1,7 @@
 """Errors a person may see: what happened, why, and what to type next."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 
 
@@ -37,3 +39,25 @@ class UnobservableError(DstuneError):
     """The thing asked about could not be read at all."""
 
     code = Exit.UNOBSERVABLE
+
+
+@contextmanager
+def unwinding() -> Iterator[None]:
+    """SIGTERM and SIGHUP unwind as Ctrl-C does: their default would leave one of several files new and the others old. A second one is ignored."""
+    import signal
+    import threading
+
+    numbers = [n for n in (signal.SIGTERM, getattr(signal, "SIGHUP", None)) if n is not None]
+
+    def stop(number: int, frame: object) -> None:
+        for n in numbers:
+            signal.signal(n, signal.SIG_IGN)
+        raise SystemExit(128 + number)
+
+    main = threading.current_thread() is threading.main_thread()  # no other may set handlers
+    before = {n: signal.signal(n, stop) for n in numbers if main and signal.getsignal(n) is signal.SIG_DFL}
+    try:
+        yield
+    finally:
+        for n, handler in before.items():
+            signal.signal(n, handler)

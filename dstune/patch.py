@@ -12,17 +12,15 @@ import hashlib
 import json
 import os
 import shutil
-import signal
 import stat
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from dstune import __version__
-from dstune.errors import DstuneError, Exit
+from dstune.errors import DstuneError, Exit, unwinding
 from dstune.lang import say
 
 _MARKS = ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"))
@@ -160,6 +158,7 @@ class Change:
     data: bytes | None
 
 
+@unwinding()
 def replace(changes: Sequence[Change], before: Callable[[], None] | None = None) -> None:
     """Replaces all files, or none.
 
@@ -167,32 +166,6 @@ def replace(changes: Sequence[Change], before: Callable[[], None] | None = None)
     (full disk, permission, a file changed meanwhile, Ctrl-C) puts the renamed ones back. `before` runs when nothing can be
     refused any more, and before the first rename. Raises `DstuneError`.
     """
-    with _ending():
-        _replace(changes, before)
-
-
-@contextlib.contextmanager
-def _ending() -> Iterator[None]:
-    """SIGTERM and SIGHUP unwind as Ctrl-C does: the default would leave one file new and another old. A second one is ignored."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    numbers = [n for n in (signal.SIGTERM, getattr(signal, "SIGHUP", None)) if n is not None]
-
-    def stop(number: int, frame: object) -> None:
-        for n in numbers:
-            signal.signal(n, signal.SIG_IGN)
-        raise SystemExit(128 + number)
-
-    before = {n: signal.signal(n, stop) for n in numbers if signal.getsignal(n) is signal.SIG_DFL}
-    try:
-        yield
-    finally:
-        for n, handler in before.items():
-            signal.signal(n, handler)
-
-
-def _replace(changes: Sequence[Change], before: Callable[[], None] | None) -> None:
     ready: list[tuple[Change, str, str]] = []
     done: list[tuple[Change, str, str]] = []
     try:

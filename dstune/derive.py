@@ -61,4 +61,16 @@ def _capacity(evidence: Evidence) -> Iterator[Fact]:
             return
 
 
-DERIVED: tuple[Callable[[Evidence], Iterator[Fact]], ...] = (_card, _headroom, _others, _capacity)
+def _wheel_cuda(evidence: Evidence) -> Iterator[Fact]:
+    """CUDA of the wheels that a pinned vLLM brings from PyPI, where no index or local version says another."""
+    pin = next(evidence.find("requirements", "vllm"), None)
+    if pin is None or "+" in str(pin.value) or next(evidence.find("requirements", "torch_cuda"), None) is not None:
+        return
+    from dstune.catalog import load
+
+    row = next((r for r in load("compat.toml")["compat"].get("vllm", ()) if r["vllm"] == pin.value), None)
+    if row is not None and row.get("wheel_cuda"):
+        yield Fact(pin.subject, "torch_cuda", row["wheel_cuda"], pin.source, pin.line, pin.text)
+
+
+DERIVED: tuple[Callable[[Evidence], Iterator[Fact]], ...] = (_card, _headroom, _others, _capacity, _wheel_cuda)

@@ -12,8 +12,10 @@ from dstune.readers.app_models import known
 from dstune.readers.app_seen import Seen
 
 _MARKS = re.compile(
-    r"<\|im_start|<\|user|<\|start_header|\[INST\]|<｜User｜>|<\|User\|>|<start_of_turn>|###\s*(?:Instruction|Human|User|Question)|<\|begin_of|USER:|Human:|User:|用户[：:]|<\|system|\[gMASK\]|<s>\[|Question:|Q:"
+    r"<\|im_start|<\|user|<\|start_header|\[INST\]|<｜User｜>|<\|User\|>|<start_of_turn>|<\|begin_of|<\|system|\[gMASK\]|<s>\["
 )
+_WORDS = re.compile(r"###\s*(?:Instruction|Human|User|Question)|USER:|Human:|User:|用户[：:]|Question:|Q:")
+"""Turns written in plain words: the template of older chat models, and no template for the R1 family, which has tokens for its turns."""
 _CUTS = frozenset(
     (
         "split",
@@ -58,7 +60,12 @@ def _templated(seen: Seen) -> bool:
             re.search(r"template|conversation|fastchat|prompter|prompt_util", a.name, re.I) for a in node.names
         ):
             return True
-    return any(node.value == "role" or _MARKS.search(str(node.value)) for node in seen.constants())
+    what = known(seen.model) if seen.model else None
+    words = what is None or not what.r1
+    return any(
+        node.value == "role" or _MARKS.search(str(node.value)) or (words and _WORDS.search(str(node.value)))
+        for node in seen.constants()
+    )
 
 
 def _template(seen: Seen) -> Iterator[Fact]:

@@ -84,6 +84,7 @@ class Pass:
         self._tail: list[bytes] = []  # the last lines of the block before
         self._next = 1
         self._open: list[tuple[int, int]] = []  # (line, row) whose surroundings are to be seen
+        self._tries: dict[int, int] = {}
         self._seen: set[tuple[int, int]] = set()
 
     def block(self, first: int, data: bytes) -> None:
@@ -337,7 +338,8 @@ class Pass:
             place = number - start
             if place >= limit:
                 waiting.append((number, row))
-            elif row not in self._full:
+            elif row not in self._full and self._tries.get(row, 0) < TRIES:
+                self._tries[row] = self._tries.get(row, 0) + 1
                 if place != at:
                     at, seen = place, window(around, place)
                 self._search(row, start, *seen)
@@ -366,6 +368,10 @@ class Pass:
             self._facts.keep(row, number, line, self._facts.of(row, match))
 
 
+TRIES = 1000
+"""Places at which a row that reaches over line ends is looked at, each a window of up to 8,000 characters: a line repeated 20,000
+times took over a minute.
+"""
 _NONE: dict[bytes, _Template] = {}
 
 

@@ -76,6 +76,7 @@ class Beside:
 
 def counters(texts: Sequence[str], seconds: float) -> dict[str, Any]:
     """The server's own view of the time between the first and the last text: latencies in ms, tokens, and the highest of its gauges."""
+    from dstune.load.evidence import COUNTED
     from dstune.probes.metrics import means, read_metrics
 
     facts = {f.name: f.value for f in read_metrics(texts[-1], "metrics", before=texts[0], seconds=seconds)}
@@ -84,15 +85,7 @@ def counters(texts: Sequence[str], seconds: float) -> dict[str, Any]:
         out[f"{name}_ms"] = {"mean": mean} | {
             f"p{p}": facts[f"{name}_p{p}_ms"] for p in (50, 95, 99) if f"{name}_p{p}_ms" in facts
         }
-    for name in (
-        "requests",
-        "prompt_tokens",
-        "generation_tokens",
-        "preemptions",
-        "prefix_hit_pct",
-        "length_finish_pct",
-        "kv_tokens",
-    ):
+    for name in COUNTED:
         if name in facts:
             out[name] = facts[name]
     for name, pattern in _GAUGES.items():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -129,18 +128,10 @@ def emit(report: Report, as_json: bool) -> None:
 
 
 def save(path: str, text: str) -> None:
-    """Writes one of our own files whole or not at all: beside it first, then renamed. Raises `OSError`."""
-    handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path) or ".", prefix=".dstune-")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as f:
-            f.write(text)
-            f.flush()
-            os.fsync(f.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    """Writes one of our own files whole or not at all. Raises `OSError`."""
+    from dstune.probes.recording import write
+
+    write(path, text)
 
 
 def empty(command: str) -> Report:

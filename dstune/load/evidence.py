@@ -10,6 +10,9 @@ _LATENCIES = (("ttft_ms", ("mean", "p50", "p95", "max")), ("itl_ms", ("p50", "p9
 HELD = 20.0
 """Per cent of the samples from which a clock event reason counts as what the card was in."""
 
+COUNTED = ("requests", "prompt_tokens", "generation_tokens", "preemptions", "prefix_hit_pct", "length_finish_pct", "kv_tokens")
+"""What a trial keeps of the server's own counters, and doctor reads back out of it."""
+
 
 def facts(report: dict[str, Any], source: str) -> list[Fact]:
     """Facts of a report of `dstune bench`: of its last trial (the heaviest of a sweep), and of its behaviour probes."""
@@ -59,15 +62,7 @@ def _server(t: dict[str, Any], source: str) -> list[Fact]:
         "engine": settings.get("server"), "version": settings.get("server_version") or None, "window_s": t.get("duration_s"),
         "running": said.get("running_max"), "waiting": said.get("waiting_max"), "kv_usage_pct": said.get("kv_usage_max_pct"),
     }  # fmt: skip
-    for name in (
-        "requests",
-        "prompt_tokens",
-        "generation_tokens",
-        "preemptions",
-        "prefix_hit_pct",
-        "length_finish_pct",
-        "kv_tokens",
-    ):
+    for name in COUNTED:
         values[name] = said.get(name)
     for name in ("ttft", "itl", "e2e", "queue", "prefill", "decode"):
         row = said.get(f"{name}_ms")

@@ -334,7 +334,15 @@ def drop_keyword(edits: Edits, found: Found) -> None:
         if gone is None:
             return node
         rest = without(elements(node), gone)
-        return node.with_changes(args=rest) if isinstance(node, cst.Call) else node.with_changes(elements=rest)
+        if isinstance(node, cst.Call):
+            return node.with_changes(args=rest)
+        closing = node.rbrace.whitespace_before
+        if rest and gone is node.elements[-1] and isinstance(closing, cst.ParenthesizedWhitespace):
+            # LibCST keeps the comment of a dict's last entry at the brace: it goes with the entry, and that of the new last one comes there
+            before = node.elements[-2].comma.whitespace_after
+            space = _closing(before, closing)
+            return node.with_changes(elements=rest, rbrace=node.rbrace.with_changes(whitespace_before=space))
+        return node.with_changes(elements=rest)
 
     edits.add(found.holder, edit)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from dstune.catalog.vocabulary import terms
@@ -18,6 +18,42 @@ from dstune.readers.write import into_command, spoken
 
 def write(text: str, settings: Mapping[str, Value]) -> str:
     """What `compose.write` does."""
+
+    def change(tree: Any) -> bool:
+        services = tree.get("services") if isinstance(tree, dict) else None
+        changed = False
+        for key, value in settings.items() if isinstance(services, dict) else ():
+            family = key.partition(".")[0]
+            service = _chosen(services, family)
+            if service is None or key not in terms():
+                continue
+            if family == "docker":
+                changed = _put_docker(service, key, value) or changed
+            elif terms()[key].spec.get("flag"):
+                changed = _put_flag(service, family, key, value) or changed
+            elif variable := terms()[key].spec.get("env"):
+                changed = _put_variable(service, str(variable), value) or changed
+        return changed
+
+    return changed_tree(text, change)
+
+
+def changed_services(text: str, change: Callable[[Any], bool], family: str = "") -> str:
+    """The file after `change` of every service (of an engine, where one is named); it says whether it changed anything."""
+
+    def each(tree: Any) -> bool:
+        services = tree.get("services") if isinstance(tree, dict) else None
+        mine = [s for s in services.values() if isinstance(s, dict)] if isinstance(services, dict) else []
+        if family:
+            mine = [s for s in mine if (launch := launch_of(s, [])) is not None and launch.engine == family]
+        done = [change(s) for s in mine]
+        return any(done)
+
+    return changed_tree(text, each)
+
+
+def changed_tree(text: str, change: Callable[[Any], bool]) -> str:
+    """The file after `change` of its tree. Lines that the change does not touch keep their bytes, whatever style they have."""
     from ruamel.yaml import YAML
 
     yaml = YAML(typ="rt")
@@ -25,26 +61,25 @@ def write(text: str, settings: Mapping[str, Value]) -> str:
     yaml.width = 4096
     yaml.indent(**indents(text))
     tree = yaml.load(text)
-    services = tree.get("services") if isinstance(tree, dict) else None
-    if not isinstance(services, dict):
+    plain_, out = io.StringIO(), io.StringIO()
+    yaml.dump(tree, plain_)
+    if not change(tree):
         return text
-    changed = False
-    for key, value in settings.items():
-        family = key.partition(".")[0]
-        service = _chosen(services, family)
-        if service is None or key not in terms():
-            continue
-        if family == "docker":
-            changed = _put_docker(service, key, value) or changed
-        elif terms()[key].spec.get("flag"):
-            changed = _put_flag(service, family, key, value) or changed
-        elif variable := terms()[key].spec.get("env"):
-            changed = _put_variable(service, str(variable), value) or changed
-    if not changed:
-        return text
-    out = io.StringIO()
     yaml.dump(tree, out)
-    return out.getvalue()
+    return _relined(text, plain_.getvalue(), out.getvalue())
+
+
+def _relined(text: str, before: str, after: str) -> str:
+    """The text with the lines exchanged that differ between two dumps; the new dump where the lines of text and dump do not pair up."""
+    import difflib
+
+    own, old, new = (t.splitlines(keepends=True) for t in (text, before, after))
+    if before == text or len(own) != len(old):
+        return after
+    out: list[str] = []
+    for tag, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        out += own[a:b] if tag == "equal" else new[c:d]
+    return "".join(out)
 
 
 def indents(text: str) -> dict[str, int]:
@@ -133,7 +168,12 @@ def _put_variable(service: Any, name: str, value: Value) -> bool:
 
 
 def _put_flag(service: Any, family: str, key: str, value: Value) -> bool:
-    """A flag in `command` (a list or a text): done on a shell line that stands for it, so that one writer knows how flags are changed."""
+    """A flag in `command`."""
+    return through_shell(service, family, lambda line: into_command(line, {key: value}))
+
+
+def through_shell(service: Any, family: str, change: Callable[[str], str]) -> bool:
+    """Changes `command` (a list or a text) on a shell line that stands for it, so that one writer knows how flags are changed."""
     command = service.get("command")
     if isinstance(command, list):
         import shlex
@@ -141,25 +181,39 @@ def _put_flag(service: Any, family: str, key: str, value: Value) -> bool:
         old = [str(c) for c in command]
         prefix = "" if old and not old[0].startswith("-") and recognise([Word(o, 0, 0, 1) for o in old])[0] else _prefix(family)
         line = prefix + " ".join(map(shlex.quote, old))
-        new = shlex.split(into_command(line, {key: value}))[len(shlex.split(prefix)) :]
+        new = shlex.split(change(line))[len(shlex.split(prefix)) :]
         return _list_edit(command, old, new)
     text = str(command or "")
     stripped = text.rstrip("\n")
     prefix = "" if recognise([Word(w, 0, 0, 1) for w in stripped.split()])[0] else _prefix(family)
-    new_text = into_command(prefix + stripped, {key: value})[len(prefix) :]
+    new_text = change(prefix + stripped)[len(prefix) :]
     if new_text == stripped:
         return False
     if command is not None and type(command) is not str and hasattr(command, "fold_pos"):
-        from ruamel.yaml.scalarstring import FoldedScalarString
-
-        folded = FoldedScalarString(new_text + text[len(stripped) :])
-        folded.fold_pos = [p for p in command.fold_pos if p < len(new_text) and new_text[p] == " "]
-        service["command"] = folded
+        service["command"] = folded(command, stripped, new_text, text[len(stripped) :])
     else:
         service["command"] = (
             type(command)(new_text + text[len(stripped) :]) if command is not None and isinstance(command, str) else new_text
         )
     return True
+
+
+def folded(command: Any, old: str, new: str, tail: str) -> Any:
+    """The new text, folded before the words that began a line in the old one."""
+    import difflib
+
+    from ruamel.yaml.scalarstring import FoldedScalarString
+
+    before = [m.start() for m in re.finditer(r"\S+", old)]
+    after = [m.start() for m in re.finditer(r"\S+", new)]
+    text = FoldedScalarString(new + tail)
+    text.fold_pos = []
+    matcher = difflib.SequenceMatcher(None, old.split(), new.split(), autojunk=False)
+    for a, b, size in matcher.get_matching_blocks():
+        for n in range(size):
+            if before[a + n] - 1 in command.fold_pos:
+                text.fold_pos.append(after[b + n] - 1)
+    return text
 
 
 def _prefix(family: str) -> str:

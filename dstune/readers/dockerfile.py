@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from dstune.catalog.vocabulary import terms
 from dstune.lang import say
 from dstune.model import Document, Fact, Gap, Value, parse_json
 from dstune.readers import image as images
 from dstune.readers import requirements
 from dstune.readers.command import env_facts
 from dstune.readers.given import facts as launch_facts
-from dstune.readers.given import given, shown
+from dstune.readers.given import shown
 from dstune.readers.launch import Launch, launches, recognise
 from dstune.readers.shell import Word
-from dstune.readers.write import into_command, spoken
 from dstune.redact import redact
 
 INSTRUCTIONS = frozenset((
@@ -123,7 +120,7 @@ def read(document: Document) -> Iterator[Fact | Gap]:
         image = images.parse(base)
         command = next((s for s in reversed(final) if s.name == "CMD"), None)
         if image is not None and image.program and command is not None and not any(s.name == "ENTRYPOINT" for s in final):
-            argv = _argv(command)
+            argv = argv_of(command)
             if argv and recognise(argv)[0] == image.engine:
                 yield fact("repeats_entrypoint", image.program, command.line, "docker")
 
@@ -250,7 +247,7 @@ def started(final: list[Step], base: str) -> Launch | None:
     """What the container runs: ENTRYPOINT and CMD together; with a base image of a known server, its own entry point."""
     entry = next((s for s in reversed(final) if s.name == "ENTRYPOINT"), None)
     command = next((s for s in reversed(final) if s.name == "CMD"), None)
-    words = [w for s in (entry, command) if s is not None for w in _argv(s)]
+    words = [w for s in (entry, command) if s is not None for w in argv_of(s)]
     if not words:
         return None
     if re.fullmatch(r"(?:/bin/|/usr/bin/)?(?:ba|da|z)?sh", words[0].text) and len(words) >= 3:
@@ -268,7 +265,8 @@ def _at(word: Word, line: int) -> Word:
     return Word(word.text, 0, 0, line, "", False)
 
 
-def _argv(step: Step) -> list[Word]:
+def argv_of(step: Step) -> list[Word]:
+    """The words of a CMD or ENTRYPOINT, in either form."""
     if step.args.startswith("["):
         try:
             return [Word(str(a), 0, 0, step.line, "", False) for a in parse_json(step.args)]
@@ -282,74 +280,6 @@ def _argv(step: Step) -> list[Word]:
 
 def write(text: str, settings: Mapping[str, Value]) -> str:
     """The Dockerfile with the settings: an engine's flags in CMD/ENTRYPOINT, variables in ENV, `dockerfile.base` in the last FROM."""
-    for key, value in settings.items():
-        term = terms().get(key)
-        family = key.partition(".")[0]
-        if key == "dockerfile.base" and value is not None:
-            text = _from(text, str(value))
-        elif term is not None and term.spec.get("flag") and family != "docker":
-            text = _flag(text, family, key, value)
-        elif term is not None and term.spec.get("env"):
-            text = _variable(
-                text,
-                term.spec["env"],
-                None if value is None else spoken(term, int(value) if isinstance(value, bool) else value),
-            )
-    return text
+    from dstune.readers.dockerfile_write import write as write_text
 
-
-def _from(text: str, base: str) -> str:
-    last = [s for s in steps(text) if s.name == "FROM"][-1:]
-    lines = text.splitlines(keepends=True)
-    for step in last:
-        lines[step.line - 1] = re.sub(r"^(\s*FROM\s+(?:--\S+\s+)*)\S+", lambda m: m[1] + base, lines[step.line - 1], flags=re.I)
-    return "".join(lines)
-
-
-def _flag(text: str, family: str, key: str, value: Value) -> str:
-    """CMD first, then ENTRYPOINT: the one that holds the flag, else the one with the engine's other flags."""
-    final = [s for s in steps(text) if s.name in ("CMD", "ENTRYPOINT")]
-    candidates = [s for s in reversed(final) if any(True for _ in given(family, _argv(s))) or recognise(_argv(s))[0] == family]
-    holding = [s for s in candidates if any(g.term.name == key for g in given(family, _argv(s)))]
-    for step in (holding or candidates)[:1]:
-        lines = text.splitlines(keepends=True)
-        ending = "\n" if lines[step.last - 1].endswith("\n") else ""
-        if step.args.startswith("["):
-            import shlex
-
-            argv = [w.text for w in _argv(step)]
-            own = recognise(_argv(step))[0] == family and not argv[0].startswith("-")
-            prefix = [] if own else _start(family)
-            line = into_command(" ".join(map(shlex.quote, [*prefix, *argv])), {key: value})
-            new = f"{step.name} " + json.dumps(shlex.split(line)[len(prefix) :], ensure_ascii=False)
-            return "".join([*lines[: step.line - 1], new + ending, *lines[step.last :]])
-        block = "".join(lines[step.line - 1 : step.last])
-        head = re.match(r"\s*\S+\s+", block)
-        start = head.end() if head else 0
-        return "".join(
-            [*lines[: step.line - 1], block[:start] + into_command(block[start:], {key: value}), *lines[step.last :]]
-        )
-    return text
-
-
-def _start(family: str) -> list[str]:
-    return {
-        "vllm": ["vllm", "serve"],
-        "sglang": ["sglang", "serve"],
-        "llamacpp": ["llama-server"],
-        "tgi": ["text-generation-launcher"],
-    }.get(family, [family])
-
-
-def _variable(text: str, name: str, value: str | None) -> str:
-    found = re.search(rf"(?m)(^\s*ENV\s+(?:.*\s)?|^\s+){re.escape(name)}([= ])(\"[^\"\n]*\"|'[^'\n]*'|[^\s\\]*)", text)
-    shown_ = f'"{value}"' if value is not None and re.search(r"\s", value) else value
-    if found:
-        if value is None:
-            return re.sub(rf"(?m)^\s*ENV\s+{re.escape(name)}[= ][^\n]*\n", "", text)
-        return text[: found.start(3)] + str(shown_) + text[found.end(3) :]
-    if value is None:
-        return text
-    last = [s for s in steps(text) if s.name == "FROM"][-1]
-    lines = text.splitlines(keepends=True)
-    return "".join([*lines[: last.last], f"ENV {name}={shown_}\n", *lines[last.last :]])
+    return write_text(text, settings)

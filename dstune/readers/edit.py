@@ -77,7 +77,7 @@ def fixed(document: Document, fix: Fix, context: Context) -> str | None:
     if document.kind == "app":
         return _program(document.text, fix, values, context)
     if fix.edit in text_edit.EDITS:
-        return text_edit.edited(document.kind, document.text, fix.edit)
+        return text_edit.edited(document.kind, document.text, fix.edit, context.versions)
     if fix.edit or not values or document.kind not in READERS:
         return None
     module = importlib.import_module(READERS[document.kind])
@@ -121,7 +121,7 @@ def suits(document: Document, fix: Fix, evidence: Evidence) -> bool:
     """Whether a document is a place for a fix: a program for code, else a file in which settings of its engine were read."""
     families = {key.partition(".")[0] for key in fix.set}
     if fix.edit in text_edit.EDITS:
-        return document.kind in text_edit.EDITS[fix.edit][0]
+        return document.kind in text_edit.EDITS[fix.edit][0] or (document.kind == "app" and fix.edit in app_edit.edits())
     if document.kind == "app":
         return bool(fix.edit) or bool(families & CODE) or _reads(evidence, document.path, families)
     if fix.edit or families & CODE:
@@ -136,6 +136,8 @@ def _reads(evidence: Evidence, path: str, families: set[str]) -> bool:
 def versions(evidence: Evidence) -> dict[str, str]:
     """Versions of the libraries that edits ask about: pinned in a requirements file first, else what is installed."""
     found: dict[str, str] = {}
+    if (engine := evidence.first("vllm", "version")) is not None:
+        found["vllm"] = str(engine)
     for family in ("requirements", "python"):
         for name in ("transformers", "gradio", "torch"):
             value = evidence.first(family, name)

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
 
 from dstune.readers.shell import joiner, slips
+from dstune.readers.text_edit_compose import names_declared, service_addresses, without_entry_point
+from dstune.readers.text_edit_launch import one_worker, vllm_flags
 
 _OPTION = re.compile(r"[ \t]*--?[A-Za-z]")
 _YES = re.compile(r"(?:^|\s)(?:-\w*y\w*|--yes|--assume-yes|-qq)\b")
-_PROGRAM = re.compile(
-    r"^(?:vllm\s+serve|python3?\s+-m\s+vllm\.entrypoints\.\S+|text-generation-launcher|llama-server|ollama\s+serve)\s*"
-)
 
 
-def edited(kind: str, text: str, name: str) -> str | None:
-    """The text after an edit; None where it is for another kind of file or changes nothing."""
+def edited(kind: str, text: str, name: str, versions: Mapping[str, str] | None = None) -> str | None:
+    """The text after an edit; None where it is for another kind of file or changes nothing. `versions`: of the engines, where known."""
     kinds, change = EDITS.get(name, ((), None))
     if change is None or kind not in kinds:
         return None
-    after = change(text)
+    after = change(text) if name != "vllm-flags" else vllm_flags(kind, text, versions or {})
     return after if after != text else None
 
 
@@ -57,71 +55,6 @@ def run_joined(text: str) -> str:
         lines[broken - 1] = lines[broken - 1].rstrip() + " \\"
         text = "\n".join(lines)
     return text
-
-
-def names_declared(text: str) -> str:
-    """Networks and named volumes that services use, declared at the top level."""
-    from dstune.model import Document, Fact
-    from dstune.readers import compose
-
-    for item in list(compose.read(Document("compose.yaml", "compose", text))):
-        if not isinstance(item, Fact) or item.name not in ("undeclared_network", "undeclared_volume"):
-            continue
-        section = "networks" if item.name == "undeclared_network" else "volumes"
-        if re.search(rf"(?m)^  {re.escape(str(item.value))}:", text.partition(f"\n{section}:")[2].partition("\n\n")[0]):
-            continue
-        head = re.search(rf"(?m)^{section}:[ \t]*(?:\{{\}})?[ \t]*$", text)
-        if head:
-            text = f"{text[: head.start()]}{section}:\n  {item.value}: {{}}{text[head.end() :]}"
-        elif not re.search(rf"(?m)^{section}:", text):
-            text = text.rstrip("\n") + f"\n\n{section}:\n  {item.value}: {{}}\n"
-    return text
-
-
-def without_entry_point(text: str) -> str:
-    """Commands of services without the program that the image's entry point starts; the model goes to --model."""
-    import io
-
-    from ruamel.yaml import YAML
-    from ruamel.yaml.scalarstring import FoldedScalarString
-
-    from dstune.readers.compose import environment_of, launch_of
-    from dstune.readers.compose_write import indents
-    from dstune.readers.containers import Container, derived
-
-    yaml = YAML(typ="rt")
-    yaml.preserve_quotes = True
-    yaml.width = 4096
-    yaml.indent(**indents(text))
-    tree: Any = yaml.load(text)
-    changed = False
-    for service in (tree.get("services") or {}).values() if isinstance(tree, dict) else ():
-        if not isinstance(service, dict):
-            continue
-        it = Container(
-            {"image": str(service.get("image") or "")}, environment_of(service.get("environment")), launch_of(service, [])
-        )
-        if "repeats_entrypoint" not in dict(derived(it)):
-            continue
-        command = service["command"]
-        flag = "--model" if it.launch is not None and it.launch.engine == "vllm" else ""
-        if isinstance(command, list):
-            words = [str(c) for c in command]
-            rest = words[len(words) - len(it.launch.args) :] if it.launch is not None else words
-            del command[: len(words) - len(rest)]
-            if flag and rest and not rest[0].startswith("-"):
-                command.insert(0, flag)
-        elif not isinstance(command, FoldedScalarString):
-            new = _PROGRAM.sub("", str(command))
-            service["command"] = type(command)(f"{flag} {new}" if flag and not new.startswith("-") else new)
-        else:
-            continue
-        changed = True
-    if not changed:
-        return text
-    out = io.StringIO()
-    yaml.dump(tree, out)
-    return out.getvalue()
 
 
 def lines_joined(text: str) -> str:
@@ -198,9 +131,12 @@ EDITS: dict[str, tuple[tuple[str, ...], Callable[[str], str]]] = {
     "dockerfile-run-joined": (("dockerfile",), run_joined),
     "compose-declare-names": (("compose",), names_declared),
     "compose-drop-entry-point": (("compose",), without_entry_point),
+    "compose-service-address": (("compose",), service_addresses),
     "vllm-openai-server": (("command", "compose", "dockerfile"), openai_server),
     "shell-join-lines": (("command",), lines_joined),
     "shell-home": (("command",), tilde_as_home),
     "shell-plain-characters": (("command",), plain_characters),
+    "vllm-flags": (("command", "compose", "dockerfile"), str),
+    "one-worker-process": (("command", "compose", "dockerfile"), one_worker),
 }
 """Edits by the name that recipes use in `edit = "…"`: the kinds of file they are for, and the change."""

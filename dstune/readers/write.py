@@ -133,12 +133,15 @@ def _append(text: str, launch: Launch, new: str) -> str:
 
 
 def _without(text: str, item: Given) -> str:
-    """The text without a flag and its value; a line that held nothing else goes whole, and no continuation is left dangling."""
-    start, end = item.flag.start, (item.values[-1].end if item.values else item.flag.end)
+    return taken_out(text, item.flag.start, item.values[-1].end if item.values else item.flag.end)
+
+
+def taken_out(text: str, start: int, end: int) -> str:
+    """The text without these words; a line that held nothing else goes whole, and no continuation is left dangling."""
     line, stop = text.rfind("\n", 0, start) + 1, text.find("\n", end)
     stop = len(text) if stop < 0 else stop
     mark = re.escape(joiner(text))
-    tail = text[end:stop]
+    tail = re.sub(r"(?:^|(?<=[ \t]))#.*", "", text[end:stop])  # what is said of a flag goes with it
     if not text[line:start].strip() and line and re.fullmatch(rf"[ \t]*(?:{mark}[ \t]*)?\r?", tail):
         if tail.strip():
             return text[:line] + text[stop + 1 :]

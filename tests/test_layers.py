@@ -10,7 +10,7 @@ RANKS = {
     "errors": 0, "model": 0, "lang": 0, "": 0,
     "expr": 1, "redact": 1,
     "catalog": 2, "derive": 3,
-    "diagnose": 4, "verify": 4, "probes": 4, "readers": 4, "load": 4, "plan": 4, "render": 4.2, "patch": 4, "report": 4.5,
+    "diagnose": 4, "verify": 4, "probes": 4, "readers": 4, "load": 4, "plan": 4, "render": 4.2, "patch": 4, "serving": 4.1, "report": 4.5,
     "tui": 5, "cli": 6, "__main__": 7,
 }  # fmt: skip
 ONLY_IN = {

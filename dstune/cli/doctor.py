@@ -180,7 +180,17 @@ def gather(
             model_dirs=models,
         )
         seen = seen.merged(host if python else _same_environment(host, elsewhere))
-    return seen
+    return _served(seen, look, models)
+
+
+def _served(seen: Evidence, look: bool, models: tuple[str, ...]) -> Evidence:
+    """With what the processes on the cards serve: of this machine, read here; of evidence, the model that `--model` names."""
+    if next(seen.find("process", "gpu"), None) is None:
+        return seen
+    from dstune.serving import assumed, known
+
+    seen = seen.plus(known(seen)) if look else seen
+    return seen.plus(assumed(seen, models[0])) if models else seen
 
 
 _SITE = re.compile(r"""["'\s(](/[^\s"'<>|:]+?)/(?:local/)?lib(?:64)?/python3[^/\s]*/(?:site|dist)-packages/""")

@@ -59,6 +59,9 @@ def command(
                 say(f"no probe is called {name!r}", f"没有名为 {name!r} 的探针"), "", f"--only {','.join(list(PROBES)[:2])}"
             )
     evidence = collect(names, python=python, model_dirs=models, cache=not no_cache)
+    from dstune.serving import known
+
+    evidence = evidence.plus(known(evidence))
     reached = True
     if endpoint:
         from dstune.probes.server import read_endpoint, subject_of

@@ -108,6 +108,11 @@ def read(path: str) -> Header | None:
         return None
 
 
+def file_type(values: dict[str, Any]) -> str:
+    """`general.file_type` by its name (`Q4_K_M`), "" where it is none that is known."""
+    return _FILE_TYPES.get(values.get("general.file_type", -1), "")
+
+
 def is_whole(path: str) -> bool:
     """False for a file that has no valid header or ends before its last tensor begins."""
     header = read(path)
@@ -143,7 +148,7 @@ def described(path: str, subject: str, source: str) -> Iterator[Item]:
         head_dim=values.get(f"{kind}.attention.key_length") or (width // heads if width and heads else None),
         vocab_size=values.get("tokenizer.ggml.tokens"),
         max_position_embeddings=values.get(f"{kind}.context_length"),
-        quantization=_FILE_TYPES.get(values.get("general.file_type", -1)),
+        quantization=file_type(values) or None,
         parameters=parameters,
     )
     template = values.get("tokenizer.chat_template")

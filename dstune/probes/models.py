@@ -43,15 +43,16 @@ def _resolved(path: str) -> list[tuple[str, str, str]]:
     """(layout, id, folder): a `models--…` folder becomes its current snapshot, a cache its models."""
     base = os.path.basename(os.path.normpath(path))
     if base.startswith("models--"):
-        snapshot = _snapshot(path)
-        return [("hf_cache", base[8:].replace("--", "/"), snapshot or path)]
+        current = snapshot(path)
+        return [("hf_cache", base[8:].replace("--", "/"), current or path)]
     inside = [e for e in listing(path) if e.startswith("models--")]
     if inside:
         return [r for e in inside for r in _resolved(os.path.join(path, e))]
     return [("modelscope" if "modelscope" in path or "___" in path else "plain", "", path)]
 
 
-def _snapshot(path: str) -> str | None:
+def snapshot(path: str) -> str | None:
+    """The folder of the current revision in a `models--…` folder of the hub's cache; None for none."""
     revision = line_of(f"{path}/refs/main")
     if revision and os.path.isdir(f"{path}/snapshots/{revision}"):
         return f"{path}/snapshots/{revision}"

@@ -26,4 +26,8 @@ def markdown(report: Report) -> str:
                 out += ["```", fix.run.strip(), "```"]
     if diagnosis and diagnosis.unknown:
         out += ["", f"### {say('Not decided', '未定')}", ""] + [f"- `{u.cause}`: {u.needs}" for u in diagnosis.unknown]
+    if report.command == "doctor" and report.evidence is not None:
+        from dstune.report.memory import memory_markdown
+
+        out += memory_markdown(report.evidence)
     return "\n".join(out)

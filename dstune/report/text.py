@@ -67,9 +67,10 @@ def text(report: Report) -> str:
     parts: list[str] = []
     if report.command == "doctor" and report.evidence is not None:
         from dstune.report.health import health_text
+        from dstune.report.memory import memory_text
 
-        said = health_text(report.evidence)
-        parts += [said, ""] if said else []
+        for said in (health_text(report.evidence), memory_text(report.evidence)):
+            parts += [said, " "] if said else []
     if report.diagnosis is not None:
         parts.append(diagnosis(report.diagnosis))
     if report.command == "probe" and report.evidence is not None:
@@ -80,12 +81,13 @@ def text(report: Report) -> str:
         from dstune.report.plan import plan_text
 
         parts.append(plan_text(report.plan))
-    if report.trials:
+    if report.trials and report.command != "verify":
         from dstune.report.trial import trials_text
 
         parts.append(trials_text(report.trials))
     if report.behaviours or report.verdicts:
-        from dstune.report.trial import behaviours_text, verdicts_text
+        from dstune.report.trial import behaviours_text
+        from dstune.report.verify import verdicts_text
 
         parts += [behaviours_text(report.behaviours), verdicts_text(report.verdicts)]
     parts += [diff(a.diff) for a in report.artifacts if a.diff]

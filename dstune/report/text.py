@@ -70,7 +70,7 @@ def text(report: Report) -> str:
         from dstune.report.memory import memory_text
 
         for said in (health_text(report.evidence), memory_text(report.evidence)):
-            parts += [said, " "] if said else []
+            parts += [said + "\n"] if said else []
     if report.diagnosis is not None:
         parts.append(diagnosis(report.diagnosis))
     if report.command == "probe" and report.evidence is not None:
@@ -81,13 +81,12 @@ def text(report: Report) -> str:
         from dstune.report.plan import plan_text
 
         parts.append(plan_text(report.plan))
-    if report.trials and report.command != "verify":
+    if report.trials:
         from dstune.report.trial import trials_text
 
         parts.append(trials_text(report.trials))
     if report.behaviours or report.verdicts:
-        from dstune.report.trial import behaviours_text
-        from dstune.report.verify import verdicts_text
+        from dstune.report.trial import behaviours_text, verdicts_text
 
         parts += [behaviours_text(report.behaviours), verdicts_text(report.verdicts)]
     parts += [diff(a.diff) for a in report.artifacts if a.diff]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import libcst as cst
 
@@ -15,7 +14,6 @@ from dstune.readers.app_edit_sites import (
     Program,
     Site,
     add_keyword,
-    bound,
     drop_keyword,
     key_of,
     outermost,
@@ -23,7 +21,7 @@ from dstune.readers.app_edit_sites import (
     set_at,
     site,
 )  # fmt: skip
-from dstune.readers.app_edit_tree import Edits, Tree, callee, constant, dotted, drop_statement, expression, text_of, walk
+from dstune.readers.app_edit_tree import Edits, Tree, callee, constant, dotted, drop_statement, expression, text_of
 
 _DTYPES = ("dtype", "torch_dtype")
 _SAMPLING = ("temperature", "top_p", "top_k", "repetition_penalty", "min_p")
@@ -260,67 +258,9 @@ def padding_left(program: Program, context: Context) -> cst.Module | None:
     return made(program, edits)
 
 
-def device_map_auto(program: Program, context: Context) -> cst.Module | None:
-    """`device_map="auto"` on the load; the moves by hand (`model.to(…)`, layers one by one) go."""
-    tree, edits = program.tree, Edits()
-    if not program.loads:
-        return None
-    for call in program.loads:
-        where = site(tree, call)
-        if set_at(tree, edits, where, "device_map", '"auto"') is None:
-            return None
-        whole = outermost(tree, call)
-        here: cst.BaseExpression = call
-        while here is not whole:
-            over = tree.parent(tree.parent(here) or here)
-            assert isinstance(over, cst.Call)
-            if callee_name(over) in ("to", "cuda"):
-                edits.add(over, lambda n: n.func.value)
-            here = over
-        for name in bound(tree, call):
-            _drop_moves(tree, edits, name)
-    return made(program, edits)
-
-
 def callee_name(call: cst.Call) -> str:
     """The last name of what is called, also on a chain."""
     return call.func.attr.value if isinstance(call.func, cst.Attribute) else dotted(call.func)
-
-
-def _drop_moves(tree: Tree, edits: Edits, model: str) -> None:
-    """Statements that move a model or parts of it to a device, and loops that do nothing else."""
-    loops = {loop for loop in tree.find(cst.For) if _only_moves(tree, loop, model)}
-    for loop in loops:
-        edits.drop(loop)
-    for small in [*tree.find(cst.Expr), *tree.find(cst.Assign)]:
-        value = small.value
-        if not isinstance(value, cst.Call) or any(tree.within(small, loop) for loop in loops):
-            continue
-        target = dotted(small.targets[0].target) if isinstance(small, cst.Assign) else ""
-        if callee_name(value) in ("to", "cuda") and isinstance(value.func, cst.Attribute) and _root(value.func.value) == model:
-            own = tree.code(value.func.value)
-            if not target or target == own or own.startswith(f"{model}."):
-                drop_statement(tree, edits, small)
-
-
-def _only_moves(tree: Tree, loop: cst.For, model: str) -> bool:
-    lines = loop.body.body
-    smalls: list[Any] = [s for line in lines if isinstance(line, cst.SimpleStatementLine) for s in line.body]
-    if not smalls or len(smalls) != len(lines):
-        return False
-    over_layers = re.search(rf"\b{re.escape(model)}\b.*\blayers\b", tree.code(loop.iter)) is not None
-    one = {n.value for n in walk(loop.target, cst.Name)} if over_layers else set()
-    calls = [getattr(s, "value", None) for s in smalls]
-    return all(isinstance(c, cst.Call) and callee_name(c) in ("to", "cuda") and _root(c.func) in {model, *one} for c in calls)
-
-
-def _root(node: cst.CSTNode) -> str:
-    while isinstance(node, cst.Attribute | cst.Subscript | cst.Call):
-        name = dotted(node)
-        if name.startswith("self."):
-            return ".".join(name.split(".")[:2])
-        node = node.func if isinstance(node, cst.Call) else node.value
-    return dotted(node)
 
 
 def set_keyword(program: Program, key: str, value: str | None) -> cst.Module | None:
@@ -391,5 +331,4 @@ TABLE = {
     "attn-sdpa": attn_sdpa,
     "add-skip-special-tokens": add_skip_special_tokens,
     "padding-left": padding_left,
-    "device-map-auto": device_map_auto,
 }

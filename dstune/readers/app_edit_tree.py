@@ -221,6 +221,14 @@ class Edits:
     def __bool__(self) -> bool:
         return bool(self._edits)
 
+    def touches(self, tree: Tree, node: cst.CSTNode) -> bool:
+        """Whether a node or a statement around it is edited."""
+        return node in self._edits or any(
+            n in self._edits
+            for n in tree.above(node)
+            if isinstance(n, cst.BaseSmallStatement | cst.SimpleStatementLine | cst.BaseCompoundStatement)
+        )
+
     def add(self, node: cst.CSTNode, edit: Edit) -> None:
         """Replaces a node by what `edit` makes of it."""
         self._edits.setdefault(node, []).append(edit)

@@ -86,7 +86,9 @@ def main() -> None:
     parser.add_argument("--worst", type=int, default=0)
     args = parser.parse_args()
     for path in sorted((root() / "measurements").glob("*.json")):
-        if not args.files:
+        if not args.files and "measurements" in json.loads(
+            path.read_text(encoding="utf-8")
+        ):  # others record runs of another kind
             score(path, True, args.worst)
     for path in args.files:
         score(path, False, args.worst)

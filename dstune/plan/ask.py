@@ -68,10 +68,18 @@ class Ask:
 
     @property
     def v1(self) -> bool:
-        """Whether this vLLM is the V1 engine."""
-        return (
-            self.engine == "vllm" and physics.value("vllm", "engine", self.version) == "v1" and "v0" not in self.version.lower()
-        )
+        """Whether this vLLM is the V1 engine: its version's default, or what the version text says (`0.10.0 (V0)`)."""
+        if self.engine != "vllm":
+            return False
+        word = self.version.lower()
+        return "v1" in word or (physics.value("vllm", "engine", word) == "v1" and "v0" not in word)
+
+    @property
+    def generation(self) -> str:
+        """The version that stands for this vLLM where V0 and V1 differ: a V0 of 0.8.3 to 0.10 profiles as 0.8.2, an early V1 as 0.8.3."""
+        if self.engine == "vllm" and self.v1 != (physics.value("vllm", "engine", self.version) == "v1"):
+            return "0.8.3" if self.v1 else "0.8.2"
+        return self.version
 
     def at_least(self, version: str) -> bool:
         """Whether the engine's version is this one or newer."""

@@ -77,7 +77,7 @@ def _vllm(best: Candidate, wish: Wish) -> Iterator[Setting]:
             f"{ask.total:,.0f} MiB 中的 {budget:,.0f}；CUDA 上下文不在其内，另余 {left:,.0f} MiB",
         )
     yield Setting("vllm.gpu_memory_utilization", ask.utilization, share, physics.source("vllm", "graphs_counted", ask.version))
-    sampler = physics.value("vllm", "sampler", ask.version) * ask.model.vocab / MIB
+    sampler = physics.value("vllm", "sampler", ask.generation) * ask.model.vocab / MIB
     yield Setting(
         "vllm.max_num_seqs", ask.max_seqs,
         _t(
@@ -86,7 +86,7 @@ def _vllm(best: Candidate, wish: Wish) -> Iterator[Setting]:
             f"缓存池可容纳 {(mem.kv_tokens or 0) / max(1, ask.prompt + ask.output):,.0f} 个 {ask.prompt + ask.output:,} token 的请求；"
             f"每个槽位在预热中占 {sampler:.1f} MiB",
         ),
-        physics.source("vllm", "sampler", ask.version),
+        physics.source("vllm", "sampler", ask.generation),
     )  # fmt: skip
     if ask.gpus > 1:
         yield Setting(

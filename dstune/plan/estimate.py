@@ -21,6 +21,11 @@ def band(ask: Ask, metric: str, bound: str = "") -> tuple[float, float]:
     return float(low), float(high)
 
 
+def _regime(ask: Ask) -> str:
+    """What decides how certain the memory of a process is."""
+    return "quantised" if ask.scheme and ask.engine == "transformers" else "eager" if ask.attention == "eager" else ""
+
+
 def predictions(ask: Ask, mem: Memory | None = None, spd: Speed | None = None) -> dict[str, Prediction]:
     """Every metric of a configuration."""
     mem, spd = mem or memory(ask), spd or speed(ask)
@@ -41,17 +46,18 @@ def predictions(ask: Ask, mem: Memory | None = None, spd: Speed | None = None) -
         values["max_concurrency"] = mem.kv_tokens / (ask.max_len or ask.model.context)
     out = {}
     for metric, number in values.items():
-        low, high = band(ask, metric, spd.step.bound)
+        low, high = band(ask, metric, _regime(ask) if metric == "peak_vram_gib" else spd.step.bound)
         out[metric] = Prediction(number, number * low, number * high)
     return out
 
 
 def answer(row: Mapping[str, Any]) -> dict[str, Prediction]:
-    """Predictions for a row of `--jsonl`, as its report counts them.
+    """Predictions for a row of `--jsonl`, as its report counts them (docs/accuracy.md, "How reports are read").
 
     Total throughput follows `flags.counts` (input+output tokens, or the output alone). One llama.cpp stream that counts both is a
-    llama-bench run that generates both: such reports show one rate whatever the lengths, that of decoding. A transformers row that names its
-    attention comes from a script inside the process; such reports give what torch holds after the run (docs/accuracy.md).
+    llama-bench run that generates both: such reports show one rate whatever the lengths, that of decoding. A burst of chat requests
+    without `ignore_eos` ends its answers early. A transformers row that names its attention comes from a script inside the process: it
+    reads torch's peak, and Qwen's reports from 4.51 on what torch holds after the run.
     """
     from dstune.plan.rows import ask_of
 
@@ -66,12 +72,23 @@ def answer(row: Mapping[str, Any]) -> dict[str, Prediction]:
         low, high = band(ask, "total_tok_s")
         rate = out["decode_tok_s_per_stream"].value
         out["total_tok_s"] = Prediction(rate, rate * low, rate * high)
-    elif "input" in counts and ask.output:
-        factor = (ask.prompt + ask.output) / ask.output
+        return out
+    written = 1.0
+    if ask.arrival.startswith("all") and ask.model.chat and not flags.get("ignore_eos"):
+        written = physics.value("common", "early_stop")
+    if ask.output:
+        factor = (ask.prompt * ("input" in counts) + ask.output * written) / ask.output
         p = out["total_tok_s"]
         out["total_tok_s"] = Prediction(p.value * factor, p.low * factor, p.high * factor)
     if ask.engine == "transformers" and ask.attention:
-        low, high = band(ask, "peak_allocated_gib")
-        held = memory(ask).held_mib / 1024
-        out["peak_vram_gib"] = Prediction(held, held * low, held * high)
+        out["peak_vram_gib"] = _inside(ask, out["peak_allocated_gib"])
     return out
+
+
+def _inside(ask: Ask, peak: Prediction) -> Prediction:
+    """What a script inside the process reports as its memory. The band holds both readings where the report may be either."""
+    if not ask.at_least("4.51"):
+        return peak
+    low, _ = band(ask, "peak_allocated_gib")
+    held = memory(ask).held_mib / 1024
+    return Prediction(held, held * low, max(held * 1.035, peak.high))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from dstune.catalog.models import ModelSpec
 from dstune.model import MemoryLine
-from dstune.plan import physics
+from dstune.plan import allocator, physics
 from dstune.plan.ask import GIB, MIB, Ask
 from dstune.plan.quant import BYTES, Weights, weights
 
@@ -95,7 +95,8 @@ def _transformers(ask: Ask) -> Memory:
     m, width, kv_width = ask.model, BYTES[ask.dtype], _kv_width(ask)
     w = weights(m, ask.dtype, ask.scheme, twice=True)
     on_gpu = 1 - ask.layers_on_cpu / m.layers
-    held = w.total - w.body * (1 - on_gpu)
+    rope = _rope_tables(ask)
+    held = w.total - w.body * (1 - on_gpu) + rope
     blas = physics.value("common", "blas_workspace") * MIB * (1 if ask.gpu.cc >= (9, 0) else 0.25)
     prompt, tokens = ask.prompt, ask.batch * ask.prompt
     act = activation_bytes(m, tokens, width)
@@ -105,7 +106,9 @@ def _transformers(ask: Ask) -> Memory:
         scores += physics.value("common", "eager_token_bytes") * tokens * width / 2
     elif ask.dtype == "float32" and ask.attention in ("", "sdpa") and m.kv_heads < m.heads and ask.at_least("4.48"):
         scores = physics.value("common", "math_score_bytes") * m.heads * ask.batch * prompt**2
-    logits = width * (m.vocab + m.hidden) * (tokens if ask.all_logits else ask.batch) + (4 * m.vocab * ask.batch)
+    every = ask.all_logits or physics.value("transformers", "all_logits", ask.version)
+    copied = tokens if not ask.at_least("4.45") and width < 4 else ask.batch
+    logits = width * (m.vocab + m.hidden) * (tokens if every else ask.batch) + 4 * m.vocab * copied
     static = ask.cache == "static"
     cache_prompt = ask.batch * kv_bytes(m, ask.max_len or ask.length if static else prompt, kv_width)
     cache_end = cache_prompt if static else ask.batch * kv_bytes(m, ask.length, kv_width)
@@ -114,7 +117,7 @@ def _transformers(ask: Ask) -> Memory:
     copy = 0 if static else ask.batch * ask.length * m.kv_width / 2 * kv_width
     peak_prefill, peak_decode = (
         cache_prompt + max(act, scores, logits),
-        cache_end + copy + 3 * logits / max(1, prompt if ask.all_logits else 1),
+        cache_end + copy + 3 * logits / max(1, prompt if every else 1),
     )
     kv, rest, what = cache_prompt, max(act, scores, logits), "activations (prefill)"
     formula = f"{width} B x {tokens:,} tokens x (3 x {m.intermediate} + 4 x {m.hidden})"
@@ -133,14 +136,24 @@ def _transformers(ask: Ask) -> Memory:
         )
     over = kv + rest
     allocated = held + blas + over
-    part = "slack_part_expandable" if ask.expandable else "slack_part_eager" if ask.attention == "eager" else "slack_part"
-    slack = physics.value("transformers", "slack_to" if ask.load == "to" else "slack_map") * MIB * (0 if ask.expandable else 1)
-    slack += physics.value("transformers", part) * over
+    load = "slack_to" if ask.load == "to" else "slack_map"
+    if ask.expandable:
+        part, slack = "slack_part_expandable", physics.value("transformers", "slack_part_expandable") * over
+    else:
+        part, slack = load, physics.value("transformers", load) * MIB + allocator.slack(_pass(ask, bool(every)))
+        if ask.output > 1 and not static:
+            slack = max(slack, physics.value("transformers", "slack_growth") * over + physics.value("transformers", load) * MIB)
     lines = [
         _line(
             "CUDA context", physics.value("common", "context") * MIB, "measured constant", physics.source("common", "context")
         ),
-        *_weight_lines(m, w, 1.0 if not ask.layers_on_cpu else held / w.total),
+        *_weight_lines(m, w, 1.0 if not ask.layers_on_cpu else (held - rope) / w.total),
+        _line(
+            "rotary tables",
+            rope,
+            f"2 x {m.layers} layers x positions x {m.head_dim} x {width} B",
+            physics.source("transformers", "rope_tables", ask.version),
+        ),
         _line(
             "KV cache", kv, f"{m.kv_width} x {m.kv_layers} layers x {kv_width:g} B x {ask.batch} x tokens", "shape of the model"
         ),
@@ -148,7 +161,22 @@ def _transformers(ask: Ask) -> Memory:
         _line("cuBLAS workspace", blas, "one a stream", physics.source("common", "blas_workspace")),
         _line("allocator slack", slack, "reserved beyond allocated", physics.source("transformers", part)),
     ]
-    return _done(ask, lines, allocated / MIB, w, (held + blas + cache_end + copy) / MIB)
+    return _done(ask, [x for x in lines if x.mib], allocated / MIB, w, (held + blas + cache_end + copy) / MIB)
+
+
+def _rope_tables(ask: Ask) -> float:
+    """Bytes of the cos and sin tables that each layer kept before 4.45 (Llama's computed them; longer contexts came by scaling)."""
+    if ask.model.architecture.startswith("Llama") or not physics.value("transformers", "rope_tables", ask.version):
+        return 0.0
+    return float(2 * ask.model.layers * min(ask.model.context, 32768) * ask.model.head_dim * BYTES[ask.dtype])
+
+
+def _pass(ask: Ask, every_logit: bool) -> allocator.Pass:
+    m = ask.model
+    return allocator.Pass(
+        ask.batch, ask.prompt, m.hidden, m.intermediate, m.heads, m.kv_heads, m.head_dim, m.vocab, m.layers,
+        BYTES[ask.dtype], ask.attention == "eager", every_logit, m.qk_norm,
+    )  # fmt: skip
 
 
 def _done(ask: Ask, lines: list[MemoryLine], allocated: float, w: Weights, held: float = 0.0, **more: float | None) -> Memory:
@@ -171,9 +199,9 @@ def _vllm(ask: Ask) -> Memory:
     share = max(0.0, 1 / tp - ask.cpu_offload_mib * MIB / w.total)
     limits = vllm_limits(ask)
     act = activation_bytes(m, limits["batched_tokens"], width, tp)
-    sampler = physics.value("vllm", "sampler", v) * limits["seqs"] * m.vocab
+    sampler = physics.value("vllm", "sampler", ask.generation) * limits["seqs"] * m.vocab
     other = physics.value("vllm", "non_torch_tp" if tp > 1 else "non_torch") * MIB
-    compiled = 0.0 if ask.eager else physics.value("vllm", "compile", v) * MIB
+    compiled = 0.0 if ask.eager else physics.value("vllm", "compile", ask.generation) * MIB
     graphs = graph_bytes(ask)
     budget = ask.total * MIB * (ask.utilization or physics.value("vllm", "utilization", v))
     pool = budget - w.total * share - max(act, sampler) - other - compiled - ask.others_mib * MIB
@@ -185,7 +213,7 @@ def _vllm(ask: Ask) -> Memory:
     profile = "activations (profile run)" if act >= sampler else "sampler and logits (profile run)"
     formula = f"{width} B x {limits['batched_tokens']} tokens x (3 x {m.intermediate} + 4 x {m.hidden})"
     if act < sampler:
-        formula = f"{physics.value('vllm', 'sampler', v):g} B x {limits['seqs']} sequences x {m.vocab:,} words"
+        formula = f"{physics.value('vllm', 'sampler', ask.generation):g} B x {limits['seqs']} sequences x {m.vocab:,} words"
     lines = [
         _line(
             "CUDA context",
@@ -204,12 +232,16 @@ def _vllm(ask: Ask) -> Memory:
             profile,
             max(act, sampler),
             formula,
-            physics.source("common", "activation_intermediate") if act >= sampler else physics.source("vllm", "sampler", v),
+            physics.source("common", "activation_intermediate")
+            if act >= sampler
+            else physics.source("vllm", "sampler", ask.generation),
         ),
         _line("outside torch", other, "measured constant", physics.source("vllm", "non_torch")),
     ]
     if compiled:
-        lines.append(_line("compiler buffers", compiled, "measured constant", physics.source("vllm", "compile", v)))
+        lines.append(
+            _line("compiler buffers", compiled, "measured constant", physics.source("vllm", "compile", ask.generation))
+        )
     if graphs:
         lines.append(_line("CUDA graphs", graphs, "layers x captured sizes", physics.source("vllm", "graphs_per_layer")))
     return _done(ask, lines, 0.0, w, kv_tokens=float(blocks * block), kv_mib=pool / MIB, blocks=float(blocks))
@@ -229,7 +261,7 @@ def vllm_limits(ask: Ask) -> dict[str, int]:
     """max_num_seqs and max_num_batched_tokens in force: given, or vLLM's defaults for this version and card."""
     length = ask.max_len or ask.model.context
     big = ask.gpu.memory_gib >= 70 and ask.gpu.architecture in ("Hopper", "Blackwell", "CDNA3")
-    seqs = ask.max_seqs or (1024 if ask.v1 and big else 256)
+    seqs = ask.max_seqs or _unsloth_seqs(ask) or (1024 if ask.v1 and big else 256)
     tokens = ask.batched_tokens
     if not tokens and ask.v1:
         tokens = 8192 if big else 2048
@@ -237,6 +269,16 @@ def vllm_limits(ask: Ask) -> dict[str, int]:
         chunked = ask.chunked if ask.chunked is not None else length > 32768 and ask.at_least("0.5.5")
         tokens = 2048 if chunked else max(2048, length)
     return {"seqs": min(seqs, max(1, tokens)), "batched_tokens": tokens}
+
+
+def _unsloth_seqs(ask: Ask) -> int:
+    """max_num_seqs of a vLLM that Unsloth starts (its dynamic 4 bit checkpoints with LoRA), by the GiB left for the cache; else 0."""
+    if not (ask.lora and ask.scheme == "bnb-nf4-unsloth"):
+        return 0
+    left = ask.total / 1024 * (ask.utilization or physics.value("vllm", "utilization", ask.version))
+    left -= weights(ask.model, ask.dtype, ask.scheme).total / GIB
+    row = physics.entry("vllm", "unsloth_seqs")
+    return int(next((seqs for limit, seqs in row["steps"] if left <= limit), row["most"]))
 
 
 def _sglang(ask: Ask) -> Memory:

@@ -80,10 +80,14 @@ def parse(text: str, engine: str = "", checkpoint: str = "") -> tuple[str, str]:
     gguf = {k.lower(): k for k, v in physics.table("quant").items() if v["kernel"] == "gguf"}
     if low in gguf:
         return "float16", gguf[low]
-    if low in ("f16", "fp16", "bf16") and engine == "llama.cpp":
+    if low in ("f16", "fp16", "half", "float16", "bf16", "bfloat16") and engine == "llama.cpp":
         return "float16", "F16"
+    if low in ("f32", "fp32", "float32") and engine == "llama.cpp":
+        return "float32", "F32"
     if engine == "transformers" and low in ("int8", "int4"):
         return "float16", {"int8": "bnb-int8", "int4": "bnb-nf4"}[low]
+    if engine == "vllm" and low == "int4":  # vLLM's first four bit format, and the usual one of reports that name none
+        return "float16", "awq-int4"
     if low in _NAMES:
         dtype, scheme = _NAMES[low]
         return dtype, scheme if scheme != "F16" or engine == "llama.cpp" else ""

@@ -70,8 +70,10 @@ def bandwidth(ask: Ask) -> float:
     if not g.sm_count or not g.cc[0]:
         return float(streaming)
     in_flight = g.sm_count * sm_bandwidth(ask) * physics.table("common")["kernel_sm"][kind]
-    if kind == "w4" and e == "vllm":
+    if ask.scheme.startswith("awq") and e == "vllm":
         in_flight *= physics.value("vllm", "awq_sm", ask.version)
+    if e == "llama.cpp" and ask.scheme:
+        in_flight *= physics.table("quant")[ask.scheme].get("sm", 1.0)
     in_flight *= physics.table(e).get("sm_arch", {}).get(g.architecture, 1.0)
     return 1 / _norm(1 / streaming, 1 / in_flight)
 
@@ -96,6 +98,8 @@ def rate(ask: Ask) -> float:
         peak = g.fp32_tflops
     elif ask.engine == "llama.cpp":
         peak = g.fp16_accum_tflops or peak
+        if kernel(ask.scheme) == "gguf" and g.cc == (6, 1) and g.int8_tops:  # dp4a: quantised prompts are integer products
+            peak = max(peak, g.int8_tops)
     elif ask.scheme == "fp8" and g.fp8_tflops and ask.engine != "transformers":
         peak = g.fp8_tflops
     reached = peak * 1e12 * part
@@ -132,16 +136,20 @@ def decode_step(ask: Ask, streams: float, context: float) -> Step:
     overhead = m.layers * layer + step + streams * physics.value(e, "sequence_us") * 1e-6
     host = 0.0
     overhead += host_s
+    if m.experts and e in ("vllm", "sglang"):
+        overhead += m.layers * physics.value("common", "moe_layer_us") * 1e-6
     if e == "transformers" and not static:
-        quant = physics.entry(e, "quant_layer_us", ask.version)[kernel(ask.scheme)]
+        costs = physics.entry(e, "quant_layer_us", ask.version)
+        quant = costs.get(ask.scheme, costs[kernel(ask.scheme)])
         overhead += m.layers * physics.table(e)["quant_gpu_layer_us"].get(kernel(ask.scheme), 0.0) * 1e-6
         host = m.layers * (physics.value(e, "host_layer_us") + quant) * 1e-6 + physics.value(e, "host_step_us") * 1e-6
+        host += expert_loop(ask, streams)
         if ask.layers_on_cpu:
             moved = w.body * ask.layers_on_cpu / m.layers
             host += moved / (physics.value(e, "offload_pageable_gb_s") * 1e9)
     elif e == "vllm" and ask.cpu_offload_mib:
         host = ask.cpu_offload_mib * 2**20 / (ask.gpu.pcie_gb_s * 1e9 * physics.value("common", "pcie_part"))
-    elif e in ("vllm", "sglang") and ask.eager:
+    elif e in ("vllm", "sglang") and (ask.eager or _beyond_graphs(ask, context)):
         linear = (m.layers - m.kv_layers) * (physics.value("vllm", "eager_linear") - 1)
         host = (m.layers + linear) * physics.value("vllm", "eager_layer_us") * 1e-6
     if tp > 1:
@@ -151,13 +159,35 @@ def decode_step(ask: Ask, streams: float, context: float) -> Step:
     return Step(max(gpu, host), gpu, host, memory_s, compute_s, overhead)
 
 
+def expert_loop(ask: Ask, tokens: float) -> float:
+    """Host seconds of the Python loop over experts in a transformers step of `tokens` tokens."""
+    m = ask.model
+    if not m.experts or ask.engine != "transformers":
+        return 0.0
+    row = physics.entry("transformers", "expert_us", ask.version)
+    visited = m.experts if row["all"] else m.experts * (1 - (1 - m.experts_used / m.experts) ** tokens)
+    each = row["value"] + (
+        physics.value("transformers", "expert_fp8_us") if kernel(ask.scheme) == "fp8" and row["value"] else 0.0
+    )
+    return float(m.layers * visited * each * 1e-6)
+
+
+def _beyond_graphs(ask: Ask, context: float) -> bool:
+    """Whether this context is longer than the graphs of an early vLLM cover."""
+    limit = physics.value("vllm", "captured_context", ask.version) if ask.engine == "vllm" else 0
+    return bool(limit) and context > limit
+
+
 def _attention(ask: Ask, streams: float, context: float, kv: float, width: float) -> float:
     """What a transformers cache costs beside reading it once: growth by copying, one SM a head, or expanded heads."""
     m, e = ask.model, "transformers"
     if ask.cache == "static":
         return float(physics.value(e, "static_expand") * kv * m.heads / max(1, m.kv_heads) / bandwidth(ask))
     seconds = physics.value(e, "cache_copies") * kv / bandwidth(ask)
-    if ask.attention == "flash_attention_2":
+    expand = physics.value(e, "repeat_kv", ask.version) if m.kv_heads < m.heads else 0.0
+    if expand:
+        seconds += expand * kv * m.heads / m.kv_heads / bandwidth(ask)
+    elif ask.attention == "flash_attention_2":
         waves = max(1.0, streams * m.heads / max(1, ask.gpu.sm_count))
         seconds += (
             physics.value(e, "unsplit_attention") * waves * context * m.kv_layers * 2 * m.head_dim * width / sm_bandwidth(ask)
@@ -183,7 +213,7 @@ def prefill_seconds(ask: Ask, tokens: float, length: float) -> float:
         if ask.attention == "eager":
             scores = m.heads * length * tokens * m.kv_layers
             seconds += scores * physics.value(e, "eager_score_traffic") * BYTES[ask.dtype] / 2 / (ask.gpu.bandwidth_gb_s * 1e9)
-        return float(max(floor if ask.gpu.cc[0] else 0.0, seconds, one.gpu))
+        return float(max(floor if ask.gpu.cc[0] else 0.0, seconds, one.gpu, expert_loop(ask, tokens)))
     if e == "llama.cpp" and ask.gpus > 1 and ask.split != "none" and tokens > physics.value(e, "ubatch"):
         seconds /= 1 + (2 * ask.gpus / (ask.gpus + 1) - 1) * physics.value(e, "pipeline")
     return float(_norm(seconds, one.memory)) + one.overhead

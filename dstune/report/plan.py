@@ -36,6 +36,7 @@ _PARTS = {
     "sampler and logits (profile run)": "采样与 logits（预热）",
     "cuBLAS workspace": "cuBLAS 工作区",
     "allocator slack": "分配器余量",
+    "rotary tables": "旋转位置编码表",
     "outside torch": "torch 之外",
     "compiler buffers": "编译缓冲",
     "CUDA graphs": "CUDA graph",

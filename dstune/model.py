@@ -273,6 +273,31 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True)
+class Capacity:
+    """What a rate of requests asks of copies of a plan, by simulation.
+
+    `holds`: requests/s of one replica at which `share` of the requests is within the limits; `replicas` for `rate`, with the numbers for both ends
+    of the band of `holds` (0: no number is enough). `loads` are figures of one replica at rising rates, `at_rate` those at its part of `rate`.
+    """
+
+    rate: float
+    holds: Prediction
+    replicas: int
+    replicas_band: tuple[int, int]
+    slo_ttft_ms: float
+    slo_itl_ms: float
+    share: float
+    lengths: str
+    prompt_tokens: float
+    output_tokens: float
+    requests: int
+    seed: int
+    at_once: int
+    loads: tuple[dict[str, float], ...] = ()
+    at_rate: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """A configuration with its memory, its predicted speed, and what was rejected."""
 
@@ -288,6 +313,7 @@ class Plan:
     notes: tuple[Text, ...] = ()
     launch: str = ""
     workload: Workload = field(default_factory=Workload)
+    capacity: Capacity | None = None
 
 
 @dataclass(frozen=True, slots=True)

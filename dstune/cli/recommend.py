@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dstune.cli.options import common, emit, empty, evidence_option, load_evidence
+from dstune.cli.recommend_rate import rate_options
 from dstune.errors import DstuneError, UnobservableError
 from dstune.lang import say
 from dstune.model import Evidence, Workload
@@ -42,9 +43,17 @@ R1 = "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"
 @click.option("--engine-version", default="", help=say("Version of the engine.", "引擎版本。"))
 @click.option("--context", type=click.IntRange(64), help=say("Longest sequence in tokens.", "最长序列（token）。"))
 @click.option(
-    "--prompt", type=click.IntRange(1), default=512, show_default=True, help=say("Typical prompt in tokens.", "典型输入长度。")
+    "--prompt",
+    "--input-tokens",
+    "prompt",
+    type=click.IntRange(1),
+    default=512,
+    show_default=True,
+    help=say("Typical prompt in tokens.", "典型输入长度。"),
 )
-@click.option("--output", type=click.IntRange(1), help=say("Typical answer in tokens.", "典型输出长度。"))
+@click.option(
+    "--output", "--output-tokens", "output", type=click.IntRange(1), help=say("Typical answer in tokens.", "典型输出长度。")
+)
 @click.option("--concurrency", type=click.IntRange(1), help=say("Requests at once.", "并发请求数。"))
 @click.option(
     "--goal",
@@ -62,6 +71,7 @@ R1 = "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"
 @click.option(
     "--slo-itl", type=click.FloatRange(0.1), help=say("Limit of the time between tokens in ms.", "token 间时延上限（ms）。")
 )
+@rate_options
 @evidence_option
 @common
 def command(
@@ -78,6 +88,10 @@ def command(
     vram_limit: float | None,
     slo_ttft: float | None,
     slo_itl: float | None,
+    rate: float | None,
+    lengths: str,
+    workload: str | None,
+    seed: int,
     evidence: tuple[str, ...],
     as_json: bool,
 ) -> int:
@@ -92,6 +106,12 @@ def command(
             f"--context {spec.context}",
         )
     answer = output or (1024 if spec.reasoning else 512)
+    drawn = None
+    if rate is not None or workload:
+        from dstune.cli.recommend_rate import lengths as lengths_of
+
+        drawn = lengths_of(lengths, prompt, answer, workload)
+        prompt, answer = round(drawn.prompt), round(drawn.output)
     work = Workload(prompt, answer, concurrency or 1, None, goal, slo_ttft, slo_itl)  # type: ignore[arg-type]
     count, others, cuda = gpus or 1, 0.0, ""
     if gpu:
@@ -106,7 +126,13 @@ def command(
         name=model if spec.quant or _is_path(model) else spec.id,
         driver_cuda=cuda, asked_concurrency=concurrency is not None, workload=work,
     )  # fmt: skip
-    emit(replace(empty("recommend"), plan=recommend(wish)), as_json)
+    if rate is not None and drawn is not None:
+        from dstune.plan.replicas import Demand, sized
+
+        plan = sized(wish, Demand(rate, drawn, seed))
+    else:
+        plan = recommend(wish)
+    emit(replace(empty("recommend"), plan=plan), as_json)
     return 0
 
 

@@ -14,6 +14,9 @@ SLICES = 60
 """Most slices of a timeline: what a terminal shows in a line."""
 
 
+PAIRS = 1000
+"""Most lengths of requests that a report keeps (`lengths`): enough to draw a load from (`dstune recommend --workload`)."""
+
 HELD = 0.02
 """Share of the busy time that a number of streams must be held for to count as the peak: ends and beginnings overlap by a chunk."""
 
@@ -22,7 +25,18 @@ def shape(replies: Sequence[Reply]) -> dict[str, Any]:
     """All of this module, as parts of a trial."""
     good = [r for r in replies if r.ok]
     out = {"histogram": histograms(good), "timeline": timeline(replies), "at_once": at_once(good), "stairs": stairs(good)}
+    out["lengths"] = lengths(good)
     return out | ({"server": said} if (said := timings(good)) else {})
+
+
+def lengths(good: Sequence[Reply]) -> dict[str, list[int]] | None:
+    """Prompt and output tokens of the answered requests, evenly thinned to `PAIRS`; None where the server did not count both."""
+    pairs = [(r.prompt_tokens, r.output_tokens) for r in good if r.prompt_tokens and r.output_tokens]
+    if not pairs:
+        return None
+    step = max(1.0, len(pairs) / PAIRS)
+    kept = [pairs[int(i * step)] for i in range(min(PAIRS, len(pairs)))]
+    return {"prompt": [p for p, _ in kept], "output": [o for _, o in kept]}
 
 
 def timings(good: Sequence[Reply]) -> dict[str, float]:

@@ -49,6 +49,8 @@ _ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "llama.cpp": "llama.cpp", "trans
 
 def plan_json(plan: Plan) -> dict[str, Any]:
     """The `plan` object. Its memory parts sum to the total."""
+    from dstune.report.capacity import capacity_json
+
     return {
         "engine": plan.engine,
         "engine_version": plan.engine_version,
@@ -69,6 +71,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "rejected": [{"option": r.option, "why": pick(r.why)} for r in plan.rejected],
         "launch": plan.launch,
         "notes": [pick(n) for n in plan.notes],
+        **({"capacity": capacity_json(plan.capacity)} if plan.capacity is not None else {}),
     }
 
 
@@ -88,6 +91,10 @@ def plan_text(plan: Plan, explain: bool = False) -> str:
         f"{plan.model}；输入 {w.prompt_tokens:,}、输出 {w.output_tokens:,} token，并发 {w.concurrency}",
     )
     parts = [paint(head, "bold") + "\n" + wrap(load), _memory(plan, explain), _predictions(plan)]
+    if plan.capacity is not None:
+        from dstune.report.capacity import capacity_text
+
+        parts.append(capacity_text(plan.capacity, plan.gpus))
     if plan.settings:
         lines = [paint(say("Settings", "设置"), "bold")]
         for s in plan.settings:

@@ -88,6 +88,8 @@ def test_every_app_fact_can_be_emitted() -> None:
 
 
 FRAGMENTS = {
+    'model = AutoModelForCausalLM.from_pretrained("m")\nout = model.generate(**inputs, max_length=1024)\n': "max_length_alone",
+    'import gradio as gr\nbox = gr.Textbox().style(container=False)\n': "gradio_removed_argument",
     'pipe.generate(prompt)      # no limit\n': "generate_without_limit",
     'def step(x):\n    return model(x)            # no torch.no_grad\n': "forward_without_no_grad",
     'conv.append(question); conv.append(answer)\n': "history_grows",

@@ -297,8 +297,9 @@ def slice_prompt(program: Program, context: Context) -> cst.Module | None:
             continue
         if _cut_afterwards(tree, where):
             continue
-        ids = ids_of(program, where)
-        for decode in _decodes(program, where):
+        decodes = _decodes(program, where)
+        ids = ids_of(program, where) or (_as_dict(program, edits, where) if decodes else "")
+        for decode in decodes:
             argument = next((a.value for a in decode.args if a.keyword is None), None)
             if argument is None or not ids:
                 return None
@@ -315,6 +316,36 @@ def slice_prompt(program: Program, context: Context) -> cst.Module | None:
                 cut = cst.ensure_type(expression(f"x[{start}:]"), cst.Subscript).with_changes(value=argument)
             edits.put(argument, cut)
     return made(program, edits)
+
+
+def _as_dict(program: Program, edits: Edits, where: Site) -> str:
+    """`x = tok.apply_chat_template(…)` and `generate(x)` → a dict in every version of transformers, unpacked; its ids, "" where not safe.
+
+    4.x returns the ids alone and 5 a dict unless told; `return_dict=True` says the same to both.
+    """
+    tree = program.tree
+    argument = next((a for a in where.call.args if a.keyword is None and not a.star), None)
+    name = dotted(argument.value) if argument is not None else ""
+    if argument is None or not name or "." in name or argument is not where.call.args[0] or where.skip:
+        return ""
+    given = [a for a in tree.assigned(name, tree.function(where.call)) if a.value is not None]
+    value = given[0].value if len(given) == 1 else None
+    while isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute) and value.func.attr.value in ("to", "cuda"):
+        value = value.func.value
+    if not isinstance(value, cst.Call) or callee_name(value) != "apply_chat_template":
+        return ""
+    template = site(tree, value)
+    scope: cst.CSTNode = tree.function(where.call) or tree.module
+    uses = [n for n in walk(scope, cst.Name) if n.value == name and n is not argument.value]
+    uses = [n for n in uses if not isinstance(tree.parent(n), cst.AssignTarget)]
+    shapes = [n for n in uses if isinstance(up := tree.parent(n), cst.Attribute) and up.value is n and up.attr.value == "shape"]
+    if template.has("return_dict") or not template.has("return_tensors") or not template.closed or len(uses) != len(shapes):
+        return ""
+    for node in shapes:
+        edits.put(node, expression(f'{name}["input_ids"]'))
+    add_keyword(edits, value, "return_dict", "True")
+    edits.add(argument, lambda n: n.with_changes(star="**"))
+    return f'{name}["input_ids"]'
 
 
 def _sliced(node: cst.BaseExpression) -> bool:
@@ -420,6 +451,8 @@ def unpack_batch_encoding(program: Program, context: Context) -> cst.Module | No
         given = [a.value for a in tree.assigned(name, tree.function(where.call)) if a.value is not None] if name else []
         if direct or (given and all(_is_encoding(program, v, name) for v in given)):
             edits.add(argument, lambda n: n.with_changes(star="**"))
+        else:
+            _as_dict(program, edits, where)
     return made(program, edits)
 
 

@@ -1,4 +1,4 @@
-"""Edits of what stands around the model: Gradio's queue and arguments, Streamlit's cache, OpenAI clients."""
+"""Edits of what stands around the model: Streamlit's cache, OpenAI clients."""
 
 from __future__ import annotations
 
@@ -8,152 +8,10 @@ from typing import Any
 
 import libcst as cst
 
-from dstune.catalog import load
-from dstune.expr import Version
 from dstune.readers.app_edit_context import Context
-from dstune.readers.app_edit_keywords import callee_name, made
-from dstune.readers.app_edit_sites import Program, add_keyword, drop_keyword, rename_keyword, set_at, site
+from dstune.readers.app_edit_keywords import made
+from dstune.readers.app_edit_sites import Program, site
 from dstune.readers.app_edit_tree import Edits, Tree, callee, dotted, expression, statements, text_of, walk
-
-_DEMO = frozenset(("Interface", "ChatInterface", "Blocks", "TabbedInterface"))
-_SIZE = ("max_size",)
-_LIMIT = ("default_concurrency_limit", "concurrency_count")
-_GONE = ("queue", "enable_queue", *_SIZE, *_LIMIT)
-WAITING = 20
-"""`max_size` where neither the program nor the fix names one: the number in Gradio's own guide ("Setting Up a Demo for Maximum Performance")."""
-AT_A_TIME = 1
-"""Gradio's own default for `default_concurrency_limit`: one GPU answers one `generate` at a time."""
-
-
-def queue_method(program: Program, context: Context) -> cst.Module | None:
-    """`Interface(queue=, max_size=)` and the like → `demo.queue(max_size=…, default_concurrency_limit=…)` before launch."""
-    tree, edits = program.tree, Edits()
-    size, limit = "", ""
-    demos = [c for c in tree.calls if callee(c)[1] in _DEMO]
-    names = {n for c in demos for n in _named(tree, c)}
-    launches = [
-        c
-        for c in tree.calls
-        if callee_name(c) == "launch" and isinstance(c.func, cst.Attribute) and _is_demo(c.func.value, names)
-    ]
-    queues = [
-        c
-        for c in tree.calls
-        if callee_name(c) == "queue" and isinstance(c.func, cst.Attribute) and _is_demo(c.func.value, names)
-    ]
-    for call in [*demos, *launches]:
-        where = site(tree, call)
-        for name in _GONE:
-            found = where.get(name)
-            if found is None:
-                continue
-            size = tree.code(found.value) if name in _SIZE else size
-            limit = tree.code(found.value) if name in _LIMIT else limit
-            drop_keyword(edits, found)
-    size = size or _number(context.settings.get("gradio.queue_max_size"), WAITING)
-    limit = limit or _number(context.settings.get("gradio.default_concurrency_limit"), AT_A_TIME)
-    for call in queues:
-        where = site(tree, call)
-        old = where.get("concurrency_count")
-        if old is not None:
-            if where.has("default_concurrency_limit"):
-                drop_keyword(edits, old)
-            else:
-                rename_keyword(edits, old, "default_concurrency_limit")
-        if not where.closed:
-            return None
-        wanted = {"max_size": "gradio.queue_max_size", "default_concurrency_limit": "gradio.default_concurrency_limit"}
-        for name, value in (("max_size", size), ("default_concurrency_limit", limit)):
-            if name == "default_concurrency_limit" and old is not None:
-                continue
-            if where.has(name) and wanted[name] in context.settings:
-                set_at(tree, edits, where, name, value)
-            elif not where.has(name) and not (name == "max_size" and where.positional()):
-                add_keyword(edits, call, name, value)
-    if not queues:
-        if not launches:
-            return None
-        for call in launches:
-            func = cst.ensure_type(call.func, cst.Attribute)
-            code = f"x.queue(max_size={size}, default_concurrency_limit={limit})"
-            _through_queue(edits, func, cst.ensure_type(expression(code), cst.Call))
-    return made(program, edits)
-
-
-def _through_queue(edits: Edits, launch: cst.Attribute, queue: cst.Call) -> None:
-    """`demo.launch` → `demo.queue(…).launch`."""
-    edits.add(launch, lambda n: n.with_changes(value=queue.with_changes(func=cst.Attribute(n.value, cst.Name("queue")))))
-
-
-def _number(value: object, other: int) -> str:
-    return str(int(value)) if isinstance(value, int | float) else str(other)
-
-
-def _named(tree: Tree, call: cst.Call) -> list[str]:
-    """Names of a demo: assigned, or `with gr.Blocks() as demo`."""
-    here: cst.CSTNode = call
-    up = tree.parent(here)
-    while isinstance(up, cst.Attribute) or (isinstance(up, cst.Call) and up.func is here):
-        here, up = up, tree.parent(up)
-    if isinstance(up, cst.WithItem) and up.asname is not None:
-        return [dotted(up.asname.name)]
-    if isinstance(up, cst.Assign):
-        return [n for t in up.targets if (n := dotted(t.target))]
-    return []
-
-
-def _is_demo(node: cst.BaseExpression, names: set[str]) -> bool:
-    while isinstance(node, cst.Call):
-        if callee(node)[1] in _DEMO:
-            return True
-        node = node.func.value if isinstance(node.func, cst.Attribute) else node.func
-    return dotted(node) in names
-
-
-_RENAMED = frozenset(("value", "flagging_mode", "server_name", "status_update_rate"))
-
-
-def drop_removed_argument(program: Program, context: Context) -> cst.Module | None:
-    """Arguments that Gradio lost (`removed` in engines/gradio.toml) go, or get their new name.
-
-    Which ones: those the installed version rejects; where it is unknown, those that no version since 4 has and those the evidence names.
-    """
-    tree, edits = program.tree, Edits()
-    version = context.versions.get("gradio")
-    evidence = "\n".join(context.texts)
-    queue = False
-    for row in load("engines")["gradio"]["engine"]["removed"]:
-        name, instead = row["keyword"], row["instead"]
-        told = re.search(rf"\b{name}\b", evidence) is not None
-        rejects = Version(version) >= Version(row["until"]) if version else Version(row["until"]) <= Version("4.0")
-        if not (rejects or (told and not version)):
-            continue
-        for call in tree.calls:
-            if callee_name(call) not in row["call"]:
-                continue
-            where = site(tree, call)
-            found = where.get(name)
-            if found is None:
-                continue
-            if "queue(" in instead:
-                queue = True
-            elif instead in _RENAMED and not where.has(instead):
-                rename_keyword(edits, found, instead)
-            elif instead == "sources" and text_of(found.value) is not None:
-                rename_keyword(edits, found, instead)
-                edits.put(found.value, expression(f"[{tree.code(found.value)}]"))
-            elif instead in ("", "footer_links", *_RENAMED):
-                drop_keyword(edits, found)
-            elif instead == "buttons":
-                drop_keyword(edits, found)
-                if dotted(found.value) == "True" and not where.has("buttons"):
-                    add_keyword(edits, call, "buttons", '["copy"]' if "copy" in name else '["share"]')
-            else:
-                return None
-    after = made(program, edits)
-    if queue:
-        return queue_method(Program(Tree(after)) if after is not None else program, context)
-    return after
 
 
 def _addresses(program: Program) -> Iterator[cst.BaseExpression]:
@@ -390,8 +248,6 @@ def _belongs(line: Any, names: list[str]) -> bool:
 
 
 TABLE = {
-    "queue-method": queue_method,
-    "drop-removed-argument": drop_removed_argument,
     "base-url-v1": base_url_v1,
     "localhost-ipv4": localhost_ipv4,
     "guard-none-content": guard_none_content,

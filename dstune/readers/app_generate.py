@@ -45,6 +45,17 @@ def _limits(seen: Seen) -> Iterator[Fact]:
             and seen.value(words, "max_new_tokens") is not None
         ):
             yield seen.smell("max_length_beside_max_new_tokens", words["max_length"])
+        if (
+            "max_length" in g.call.keywords
+            and "max_new_tokens" not in words
+            and not g.open_
+            and not g.configured
+            and seen.value(words, "max_length") is not None
+            and (g.how == "pipe" or (g.how == "generate" and seen.index.kind(g.base) == "model"))
+            and not _seq2seq(seen)
+            and not seen.trains()
+        ):
+            yield seen.smell("max_length_alone", words["max_length"])
         limited = {
             "max_new_tokens",
             "max_length",
@@ -66,6 +77,16 @@ def _limits(seen: Seen) -> Iterator[Fact]:
             and all(load.native for load in seen.loads)
         ):
             yield seen.smell("generate_default_limit", g.call.node)
+
+
+def _seq2seq(seen: Seen) -> bool:
+    """Whether the program has an encoder-decoder model or a task of one: there max_length is the answer's alone."""
+    if any(seen.index.kind(load.call.node) == "seq2seq" for load in seen.loads):
+        return True
+    return any(
+        re.search(r"(?i)summari[sz]ation|translation|text2text|\bt5|bart|speech-recognition|image-to-text", str(c.value))
+        for c in seen.constants()
+    )
 
 
 def _thinks(seen: Seen) -> bool:

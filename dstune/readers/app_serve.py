@@ -49,11 +49,15 @@ def _removed(seen: Seen) -> Iterator[Fact]:
     """Arguments that Gradio does not take (any more), earliest removal first."""
     if "gradio" not in seen.frameworks and not seen.snippet:
         return
-    found = []
+    found: list[tuple[Version, dict[str, Any], ast.expr, str]] = []
     for call in seen.index.calls():
         if call.via:
             continue
         last = call.name.rsplit(".", 1)[-1]
+        if last == "style" or (isinstance(call.func, ast.Attribute) and call.func.attr == "style"):
+            made = call.func.value if isinstance(call.func, ast.Attribute) else None
+            if isinstance(made, ast.Call) and seen.index.dotted(made.func).startswith(("gradio.", "gr.")):
+                found.append((Version("4.0"), {"keyword": "", "until": "4.0"}, call.node, "style"))
         method = isinstance(call.func, ast.Attribute) and call.func.attr in ("queue", "launch")
         if not method and not call.name.startswith(("gradio.", "gr.")):
             continue
@@ -61,7 +65,7 @@ def _removed(seen: Seen) -> Iterator[Fact]:
             if last in row["call"] and any(k.arg == row["keyword"] for k in call.node.keywords):
                 found.append((Version(row["until"]), row, call.keywords.get(row["keyword"], call.node), last))
     for _, row, node, last in sorted(found, key=lambda r: r[0].parts):
-        yield seen.smell("gradio_removed_argument", node, f"{last}({row['keyword']}=…)")
+        yield seen.smell("gradio_removed_argument", node, f"{last}({row['keyword']}=…)" if row["keyword"] else f".{last}(…)")
         yield seen.smell("gradio_removed_in", node, row["until"])
 
 

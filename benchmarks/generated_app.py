@@ -1,6 +1,8 @@
 """The naive Gradio program against the program of `dstune generate app`, same prompts, on one GPU with the 1.5B shape and random weights.
 
-python benchmarks/generated_app.py OUT.json      needs torch, transformers, accelerate, gradio 6, httpx, nvidia-ml-py; about 5 minutes
+    python benchmarks/generated_app.py OUT.json [PHASES]      phases, comma-separated: latency users32 naive users8 nf4 forms steps soak
+
+Needs torch, transformers, accelerate, gradio 6, httpx, nvidia-ml-py (bitsandbytes for nf4 and forms). BENCH_SOAK: seconds of the soak.
 
 Random weights: speed and memory only. No end token comes up, so answers have the length that is asked for. The tokenizer is made here:
 a token for each byte, and a word for every other number of the vocabulary. Times are those of a client in another process.
@@ -57,7 +59,11 @@ from chat import settings, model
 from chat.decoder import Decoder
 s = settings.load(sys.argv[1] + "/config.yaml")
 d = Decoder(model.load(s), s.slots, s.cache.context, False)
-found = {"record_s": round(d.warm_up(), 2), "graphs": len(d.graphs), "unrecorded": d.unrecorded}
+free = lambda: torch.cuda.mem_get_info()[0] / 1e6
+before = free()
+found = {"weights_allocated_mb": round(torch.cuda.memory_allocated() / 1e6), "before_warm_up_reserved_mb": round(torch.cuda.memory_reserved() / 1e6)}
+found |= {"record_s": round(d.warm_up(), 2), "graphs": len(d.graphs), "unrecorded": d.unrecorded}
+found |= {"warm_up_took_mb": round(before - free()), "reserved_mb": round(torch.cuda.memory_reserved() / 1e6), "allocated_mb": round(torch.cuda.memory_allocated() / 1e6), "cache_mb": round(d.cache.bytes() / 1e6)}
 def step(rows, length, runs):
     for _ in range(3): d.decode(rows, length)()
     begin = time.perf_counter()
@@ -82,11 +88,12 @@ print(json.dumps(found))
 
 
 class Sampler(threading.Thread):
-    """Memory of the processes on the card and its utilisation, by NVML, five times a second."""
+    """Memory of the processes on the card and its utilisation, by NVML, and host memory of `pid`, five times a second."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
-        self.rows: list[tuple[float, float, int]] = []
+        self.rows: list[tuple[float, float, int, float]] = []
+        self.pid = 0
         self.ended = threading.Event()
         with suppress(Exception):
             import pynvml
@@ -99,7 +106,8 @@ class Sampler(threading.Thread):
         while hasattr(self, "card") and not self.ended.wait(0.2):
             with suppress(Exception):
                 held = sum(p.usedGpuMemory or 0 for p in self.nvml.nvmlDeviceGetComputeRunningProcesses(self.card))
-                self.rows.append((time.monotonic(), held / 1e9, self.nvml.nvmlDeviceGetUtilizationRates(self.card).gpu))
+                util = self.nvml.nvmlDeviceGetUtilizationRates(self.card).gpu
+                self.rows.append((time.monotonic(), held / 1e9, util, resident_gb(self.pid)))
 
     def between(self, begin: float, end: float) -> dict[str, Any]:
         """Peak memory in GB and mean utilisation of a span."""
@@ -110,12 +118,31 @@ class Sampler(threading.Thread):
         return {
             "process_peak_gb": round(max(r[1] for r in rows), 3), "process_first_gb": round(max(first), 3), "process_last_gb": round(rows[-1][1], 3),
             "gpu_util_mean": round(statistics.mean(r[2] for r in rows), 1), "samples": len(rows),
+            "host_first_gb": round(max(r[3] for r in rows[: max(1, len(rows) // 10)]), 3), "host_last_gb": round(rows[-1][3], 3),
         }  # fmt: skip
+
+    def minutes(self, begin: float, end: float) -> list[dict[str, float]]:
+        """Each minute's peaks and mean utilisation."""
+        spans = [
+            [r for r in self.rows if begin + 60 * n <= r[0] < min(end, begin + 60 * n + 60)]
+            for n in range(int((end - begin) / 60) + 1)
+        ]
+        return [
+            {"process_gb": round(max(r[1] for r in s), 3), "host_gb": round(max(r[3] for r in s), 3), "gpu_util": round(statistics.mean(r[2] for r in s), 1)}
+            for s in spans if s
+        ]  # fmt: skip
+
+
+def resident_gb(pid: int) -> float:
+    """Host memory of a process in GB; 0 without one."""
+    with suppress(OSError, IndexError):
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e9
+    return 0.0
 
 
 @contextmanager
-def served(command: list[str], cwd: Path, port: int, path: str, log: Path, within_s: float = 120) -> Any:
-    """A server until the block ends; its process."""
+def served(command: list[str], cwd: Path, port: int, path: str, log: Path, within_s: float = 120, sampler: Any = None) -> Any:
+    """A server until the block ends; the seconds until it answered."""
     import httpx
 
     env = {**os.environ, "HF_HUB_OFFLINE": "1", "GRADIO_ANALYTICS_ENABLED": "False", "GRADIO_SERVER_PORT": str(port)}
@@ -130,6 +157,8 @@ def served(command: list[str], cwd: Path, port: int, path: str, log: Path, withi
             if process.poll() is not None or time.monotonic() - begin > within_s:
                 raise RuntimeError(f"{command} did not come up:\n{log.read_text()[-4000:]}")
             time.sleep(0.25)
+        if sampler:
+            sampler.pid = process.pid
         yield round(time.monotonic() - begin, 1)
     finally:
         with suppress(ProcessLookupError):
@@ -195,8 +224,13 @@ async def ask_naive(client: Any, port: int, prompt: str, count: int) -> dict[str
     return {"error": "no answer"}
 
 
-async def crowd(one: Any, port: int, work: list[tuple[int, int, int]], users: int, within_s: float) -> dict[str, Any]:
-    """`users` clients that take the next request when answered; what was answered within the time."""
+async def crowd(
+    one: Any, port: int, work: list[tuple[int, int, int]], users: int, within_s: float, drain_s: float = 0
+) -> dict[str, Any]:
+    """`users` clients that take the next request when answered; what was answered within the time.
+
+    With `drain_s` nobody asks anew after `within_s`, and what runs may finish in that time: what is missing then was lost.
+    """
     import httpx
 
     results: list[dict[str, Any]] = []
@@ -204,13 +238,13 @@ async def crowd(one: Any, port: int, work: list[tuple[int, int, int]], users: in
     async with httpx.AsyncClient(timeout=None, limits=httpx.Limits(max_connections=users + 4), trust_env=False) as client:
 
         async def user() -> None:
-            while todo:
+            while todo and not (drain_s and time.monotonic() - begin > within_s):
                 number, length, count = todo.pop()
                 results.append(await one(client, port, text(number, length), count))
 
         begin = time.monotonic()
         tasks = [asyncio.create_task(user()) for _ in range(users)]
-        _, pending = await asyncio.wait(tasks, timeout=within_s)
+        _, pending = await asyncio.wait(tasks, timeout=within_s + drain_s)
         for task in pending:
             task.cancel()
         await asyncio.gather(*pending, return_exceptions=True)
@@ -218,7 +252,7 @@ async def crowd(one: Any, port: int, work: list[tuple[int, int, int]], users: in
     good = [r for r in results if "error" not in r]
     ttfts = sorted(r["ttft"] for r in good)
     return {
-        "users": users, "asked": len(work), "answered": len(good), "wall_s": round(wall, 2), "cut_after_s": within_s if pending else None,
+        "users": users, "asked": len(work) - len(todo), "answered": len(good), "wall_s": round(wall, 2), "cut_after_s": within_s if pending else None,
         "errors": [r["error"] for r in results if "error" in r and "Cancelled" not in r["error"]][:5], "output_tokens": sum(r["tokens"] for r in good),
         "output_tok_s": round(sum(r["tokens"] for r in good) / wall, 1), "ttft_p50_ms": round(1e3 * statistics.median(ttfts), 1) if ttfts else None,
         "ttft_p95_ms": round(1e3 * ttfts[max(0, int(len(ttfts) * 0.95 + 0.999) - 1)], 1) if ttfts else None,
@@ -226,8 +260,13 @@ async def crowd(one: Any, port: int, work: list[tuple[int, int, int]], users: in
     }  # fmt: skip
 
 
-def generated(name: str, mode: str, slots: int, context: int) -> tuple[Path, dict[str, Any]]:
-    """A folder of `dstune generate app`, its path, and what the sizing said. Limits are widened to what the bench asks."""
+def generated(
+    name: str, mode: str, slots: int, context: int, quantization: str = "none", **changes: Any
+) -> tuple[Path, dict[str, Any]]:
+    """A folder of `dstune generate app`, its path, and what the sizing said. Limits are widened to what the bench asks.
+
+    `changes` are keys of the configuration by section: cache={"kv_compress_ratio": 0.5}.
+    """
     import yaml
 
     sys.path.insert(0, str(ROOT))
@@ -236,6 +275,7 @@ def generated(name: str, mode: str, slots: int, context: int) -> tuple[Path, dic
 
     out = WORK / name
     words = ["--mode", mode, "--context", str(context), *(["--concurrency", str(slots)] if slots > 1 else [])]
+    words += ["--quantization", quantization]
     command = [
         sys.executable,
         "-m",
@@ -256,8 +296,11 @@ def generated(name: str, mode: str, slots: int, context: int) -> tuple[Path, dic
     config["generation"]["runaway_tokens"] = 0
     config["server"]["queue"] = 128
     config["cache"]["cpu_ram_limit_gb"] = 1
+    for section, values in changes.items():
+        config[section].update(values)
     (out / "config.yaml").write_text(yaml.safe_dump(config))
-    made = size(gpus.find("h200"), models.get("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"), mode, slots, context)
+    model = models.get("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B")
+    made = size(gpus.find("h200"), model, mode, slots, context, quantization=quantization)
     return out, {"command": " ".join(["dstune", *command[3:-1]]), "estimated_gb": round(made.total_mib * 2**20 / 1e9, 3)}
 
 
@@ -294,29 +337,59 @@ def main() -> None:
     def single(one: Any, port: int, runs: int, answer: int = 256) -> list[dict[str, Any]]:
         return [measure(crowd(one, port, [(n, 512, answer)], 1, 60)) for n in range(runs)]
 
-    def app(name: str, mode: str, slots: int, context: int, port: int, load: Any) -> dict[str, Any]:
-        folder, said = generated(name, mode, slots, context)
+    def app(name: str, mode: str, slots: int, context: int, port: int, load: Any, **changes: Any) -> dict[str, Any]:
+        folder, said = generated(name, mode, slots, context, **changes)
         log = out.parent / f"{name}.log"
-        with served([sys.executable, "app.py"], folder, port, "/health", log) as ready:
+        with served([sys.executable, "app.py"], folder, port, "/health", log, sampler=sampler) as ready:
             found = load(port)
         lines = [line for line in log.read_text().splitlines() if "model loaded" in line or "CUDA graphs" in line]
         return {**said, "ready_s": ready, "server_said": lines, **found}
 
     def eight(port: int) -> dict[str, Any]:
-        full = measure(crowd(ask, port, [(n, 1500, 540) for n in range(100, 108)], 8, 60))
-        soak = [(5000 + n, *row[1:]) for n, row in enumerate(mixed(400))]
-        soak[40] = (1, 6000, 64)  # one that is too long
-        return {
-            "full": full,
-            "soak_with_one_oversized": measure(crowd(ask, port, soak, 8, float(os.environ.get("BENCH_SOAK", "40")))),
-        }
+        return {"full": measure(crowd(ask, port, [(n, 1500, 540) for n in range(100, 108)], 8, 60))}
+
+    def soak(port: int) -> dict[str, Any]:
+        """Eight users with one request among them that is too long; the first half minute apart, when caches fill."""
+        seconds = float(os.environ.get("BENCH_SOAK", "60"))
+        work = [(5000 + n, *row[1:]) for n, row in enumerate(mixed(int(20 * seconds) + 100))]
+        work[len(work) // 40] = (1, 6000, 64)
+        warm = measure(crowd(ask, port, mixed(60), 8, 60))
+        begin = time.monotonic()
+        found = measure(crowd(ask, port, work, 8, seconds, 60))
+        return {"warm": warm, "soak_with_one_oversized": found, "minutes": sampler.minutes(begin, time.monotonic())}
+
+    def timeline(port: int) -> dict[str, Any]:
+        """`dstune bench` against the same server: the card's curve beside the load."""
+        url, kept = f"http://127.0.0.1:{port}/v1", out.parent / "bench-beside-gpu.json"
+        words = ["bench", url, "-c", "32", "--duration", "12s", "--max-tokens", "256", "-o", str(kept)]
+        done = subprocess.run(
+            [sys.executable, "-m", "dstune", *words], cwd=ROOT, capture_output=True, text=True, timeout=90, env={**os.environ, "NO_COLOR": "1"}
+        )  # fmt: skip
+        (out.parent / "bench-beside-gpu.txt").write_text(done.stdout + done.stderr)
+        return {"bench": " ".join(["dstune", *words[:-2]]), "rc": done.returncode}
+
+    def forms() -> dict[str, Any]:
+        """Other forms of weights, cache and place: that they answer, how fast, in what memory."""
+        half = {"layer_map": {"cuda:0": ["0-13"], "cpu": ["14-27"]}}
+        few = [(700 + n, 512, 64) for n in range(4)]
+        made = {}
+        for n, (name, changes) in enumerate(
+            {"int8": {"quantization": "int8"}, "float8_cache": {"cache": {"kv_compress_ratio": 0.5}}, "half_on_cpu": {"model": half}}.items()
+        ):  # fmt: skip
+            try:
+                made[name] = app(
+                    name, "throughput", 4, 2048, 7880 + n, lambda port: measure(crowd(ask, port, few, 4, 60)), **changes
+                )
+            except Exception as error:
+                made[name] = {"failed": repr(error)[-1500:]}
+        return made
 
     phase("latency", lambda: app("latency", "latency", 1, 4096, 7871, lambda port: {"single": single(ask, port, 4)}))
     phase(
         "users32",
         lambda: app(
             "users32", "throughput", 32, 2048, 7872,
-            lambda port: {"single": single(ask, port, 3), "mixed": measure(crowd(ask, port, mixed(160), 32, 90))},
+            lambda port: {"single": single(ask, port, 3), "mixed": measure(crowd(ask, port, mixed(160), 32, 90)), **timeline(port)},
         ),
     )  # fmt: skip
 
@@ -331,6 +404,8 @@ def main() -> None:
 
     phase("naive", naive)
     phase("users8", lambda: app("users8", "throughput", 8, 2048, 7873, eight))
+    phase("nf4", lambda: app("nf4", "throughput", 8, 2048, 7874, eight, quantization="nf4"))
+    phase("forms", forms)
 
     def steps() -> dict[str, Any]:
         command = [sys.executable, "-c", STEPS, str(WORK / "users32")]
@@ -340,6 +415,7 @@ def main() -> None:
         return dict(json.loads(done.stdout.splitlines()[-1]))
 
     phase("steps", steps)
+    phase("soak", lambda: app("soak", "throughput", 8, 2048, 7875, soak))
     sampler.ended.set()
 
 

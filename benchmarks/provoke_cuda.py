@@ -113,7 +113,7 @@ def main() -> None:
         code = COMMON + textwrap.dedent(body)
         path = os.path.join(out, f"{name}.log")
         try:
-            done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=90)
+            done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=150)
             text, status = done.stderr + done.stdout, str(done.returncode)
         except subprocess.TimeoutExpired as error:
             text, status = str(error.stderr), "timeout"

@@ -8,6 +8,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,11 @@ def mock() -> Iterator[str]:
     yield url
     process.kill()
     process.wait()
+
+
+def peek(url: str) -> dict[str, Any]:
+    with urllib.request.urlopen(f"{url}/stats") as f:
+        return dict(json.load(f))
 
 
 def stats(url: str) -> dict[str, Any]:
@@ -245,13 +251,16 @@ def test_ctrl_c_gives_the_report_so_far(mock: str) -> None:
     command = [sys.executable, "-m", "dstune", "bench", mock, "-c", "4", "--max-tokens", "12", "--duration", "60s", "--json"]
     for workers in ([], ["--workers", "2"]):
         begin = time.monotonic()
+        stats(mock)
         process = subprocess.Popen(
             [*command, *workers], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True
         )
-        time.sleep(4)
+        while peek(mock)["requests"] < 12:
+            assert time.monotonic() - begin < 40, "no load after 40 s"
+            time.sleep(0.2)
         os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to the whole group
         out, err = process.communicate(timeout=20)
-        assert time.monotonic() - begin < 20, err
+        assert time.monotonic() - begin < 60, err
         figures = json.loads(out)["trial"]
         assert figures["interrupted"] is True
         assert figures["requests"]["ok"] > 4, figures["errors"]
@@ -314,6 +323,30 @@ def test_a_load_that_only_fails_ends_early(mock: str) -> None:
     assert found.outcome["requests"]["failed"] >= 20
 
 
+@contextmanager
+def answering(answers: dict[str, Any]) -> Iterator[str]:
+    """The address of a server with these bodies by path (text as it is, else JSON); 404 for the rest."""
+    import http.server
+    import threading
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            made = answers.get(self.path, {})
+            data = made.encode() if isinstance(made, str) else json.dumps(made).encode()
+            self.send_response(200 if self.path in answers else 404)
+            self.send_header("content-length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
 @pytest.mark.parametrize(
     ("route", "body", "kind"),
     [
@@ -325,21 +358,21 @@ def test_a_load_that_only_fails_ends_early(mock: str) -> None:
     ],
 )
 def test_server_is_known_by_what_only_it_has(route: str, body: dict[str, Any], kind: str) -> None:
-    import http.server
-    import threading
+    with answering({"/v1/models": {"data": []}, route: body}) as url:
+        assert detect(url).kind == kind
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            data = json.dumps(body if self.path == route else {"data": []} if self.path == "/v1/models" else {}).encode()
-            self.send_response(200 if self.path in (route, "/v1/models") else 404)
-            self.send_header("content-length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
 
-        def log_message(self, *args: Any) -> None:
-            pass
+GRADIO = {"version": "6.31.0", "dependencies": [], "components": []}
+OWN = "# TYPE chat_requests_running gauge\nchat_requests_running 0\n"
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        assert detect(f"http://127.0.0.1:{server.server_port}").kind == kind
-        server.shutdown()
+
+def test_a_page_with_an_api_beside_it_is_asked_through_the_api() -> None:
+    listed = {"data": [{"id": "m", "owned_by": "local"}]}
+    with answering({"/v1/models": listed, "/config": GRADIO}) as url:
+        assert (detect(url).dialect, detect(url).models) == ("chat", ("m",))
+        assert (detect(url, gradio=True).dialect, detect(url, gradio=True).version) == ("gradio", "6.31.0")
+    with answering({"/v1/models": listed, "/config": GRADIO, "/metrics": OWN}) as url:
+        assert (detect(url).kind, detect(url).metrics) == ("dstune-app", True)
+        assert detect(url, gradio=True).dialect == "gradio"
+    with answering({"/v1/models": listed}) as url, pytest.raises(UnobservableError, match="no Gradio app"):
+        detect(url, gradio=True)

@@ -180,6 +180,30 @@ def test_other_engines() -> None:
     assert read("<html>not metrics</html>") == {}
 
 
+def test_the_program_of_generate_app() -> None:
+    text = """\
+chat_requests_running 3
+chat_requests_waiting 2
+chat_cache_usage 0.25
+chat_output_tokens_total 300
+chat_prompt_tokens_total 1000
+chat_prompt_tokens_reused_total 400
+chat_requests_stop_total 6
+chat_requests_length_total 2
+chat_requests_runaway_total 2
+chat_time_to_first_token_seconds_bucket{le="0.05"} 8
+chat_time_to_first_token_seconds_bucket{le="0.1"} 10
+chat_time_to_first_token_seconds_bucket{le="+Inf"} 10
+chat_time_to_first_token_seconds_count 10
+chat_time_to_first_token_seconds_sum 0.4
+"""
+    found = {f.name: f.value for f in metrics.read_metrics(text)}
+    assert found["engine"] == "dstune-app"
+    assert (found["running"], found["waiting"], found["kv_usage_pct"], found["prefix_hit_pct"]) == (3, 2, 25, 40)
+    assert (found["requests"], found["length_finish_pct"], found["repetition_finish_pct"]) == (10, 20, 20)
+    assert found["ttft_p50_ms"] == pytest.approx(31.2, abs=0.1)
+
+
 def test_window_is_the_difference_of_two_scrapes() -> None:
     template = (
         'vllm:generation_tokens_total{{model_name="m"}} {tokens}\nvllm:num_preemptions_total{{model_name="m"}} {preempted}\n'

@@ -133,7 +133,7 @@ def command(url: tuple[str, ...], gradio: str | None, local: str | None, out: st
         where = gradio or (url[0] if len(url) == 1 else "")
         if not where:
             raise DstuneError(say("no server given", "没有给出服务"), "", "dstune bench http://127.0.0.1:8000")
-        report = _serve(where, options)
+        report = _serve(where, options, bool(gradio))
     if out:
         from dstune.report.json import dumps
 
@@ -144,13 +144,13 @@ def command(url: tuple[str, ...], gradio: str | None, local: str | None, out: st
     return Exit.OK if any(t.outcome["requests"]["ok"] for t in report.trials) else Exit.UNOBSERVABLE
 
 
-def _serve(url: str, o: dict[str, Any]) -> Report:
+def _serve(url: str, o: dict[str, Any], gradio: bool = False) -> Report:
     from dstune.load.detect import api_key, detect
     from dstune.load.run import Options
 
     key = api_key(o["api_key_file"])
     headers = (("Authorization", f"Bearer {key}"),) if key else ()
-    server = detect(url, dict(headers))
+    server = detect(url, dict(headers), gradio)
     work = Workload(
         output_tokens=o["max_tokens"],
         concurrency=o["concurrency"],

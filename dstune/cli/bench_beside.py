@@ -12,9 +12,9 @@ from dstune.errors import UnobservableError
 POLL_S = 2.0
 """Seconds between two readings of /metrics during a load: each costs the server some milliseconds of its event loop."""
 _GAUGES = {
-    "running_max": r"(?:vllm:num_requests_running|sglang[:_]num_running_reqs|llamacpp:requests_processing|tgi_batch_current_size)",
-    "waiting_max": r"(?:vllm:num_requests_waiting|sglang[:_]num_queue_reqs|llamacpp:requests_deferred|tgi_queue_size)",
-    "kv_usage_max_pct": r"(?:vllm:(?:kv|gpu)_cache_usage_perc|sglang[:_]token_usage|llamacpp:kv_cache_usage_ratio)",
+    "running_max": r"(?:vllm:num_requests_running|sglang[:_]num_running_reqs|llamacpp:requests_processing|tgi_batch_current_size|chat_requests_running)",
+    "waiting_max": r"(?:vllm:num_requests_waiting|sglang[:_]num_queue_reqs|llamacpp:requests_deferred|tgi_queue_size|chat_requests_waiting)",
+    "kv_usage_max_pct": r"(?:vllm:(?:kv|gpu)_cache_usage_perc|sglang[:_]token_usage|llamacpp:kv_cache_usage_ratio|chat_cache_usage)",
 }
 
 

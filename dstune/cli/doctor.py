@@ -124,8 +124,11 @@ def _machine(seen: Evidence) -> str:
     """What was looked at: "no fault" about a machine whose card was never seen would read as "all is well"."""
     value = {f"{f.subject}.{f.name}": f.value for f in reversed(seen.facts)}
     cards, servers = value.get("gpu.count", 0), value.get("server.count", 0)
+    unread = next((g.reason for g in seen.gaps if g.subject == "gpu" and g.name in ("*", "count")), "")
     said = [
-        say(f"{cards} NVIDIA GPU{'s' * (cards != 1)}", f"NVIDIA 显卡 {cards} 块"),
+        say(f"NVIDIA GPUs not read: {redact(unread)}", f"NVIDIA 显卡未读取：{redact(unread)}")
+        if not cards and unread and "driver.version" in value
+        else say(f"{cards} NVIDIA GPU{'s' * (cards != 1)}", f"NVIDIA 显卡 {cards} 块"),
         say("driver ", "驱动") + str(value.get("driver.version") or say("not found", "未找到")),
         *(f"{name} {value[key]}" for name, key in (("Python", "python.version"), ("torch", "torch.build")) if key in value),
         *([say("in a container", "在容器内")] if value.get("container.inside") else []),

@@ -82,8 +82,11 @@ def _fetch(url: str, headers: dict[str, str] | None, timeout_s: float) -> tuple[
         raise _silent(url, say("nothing listens there", "该端口没有服务在监听") if refused else str(reason)[:200]) from None
 
 
-def detect(url: str, headers: dict[str, str] | None = None) -> Server:
-    """The server at a base URL, with or without `/v1` or a whole route. Raises `UnobservableError` where nothing answers."""
+def detect(url: str, headers: dict[str, str] | None = None, gradio: bool = False) -> Server:
+    """The server at a base URL, with or without `/v1` or a whole route. Raises `UnobservableError` where nothing answers.
+
+    One that has both a Gradio page and an OpenAI-compatible API is asked through the API, or with `gradio` through the page's queue.
+    """
     if "://" not in url:
         url = "http://" + url
     try:
@@ -106,7 +109,9 @@ def detect(url: str, headers: dict[str, str] | None = None) -> Server:
         base = final.removesuffix("/v1/models")
     models, owner = _models(status, body)
     kind, version, metrics = _kind(base, headers, owner, answer_headers)
-    if kind == "gradio":
+    if gradio and kind != "gradio":
+        kind, version = _gradio(base, headers)
+    if gradio or (kind == "gradio" and not models):
         return Server("gradio", base, (), version, "gradio")
     if status in (401, 403):
         raise UnobservableError(
@@ -124,6 +129,22 @@ def detect(url: str, headers: dict[str, str] | None = None) -> Server:
             ),
         )
     return Server(kind, base, models, version, dialect, metrics)
+
+
+def _gradio(base: str, headers: dict[str, str] | None) -> tuple[str, str]:
+    """("gradio", its version). Raises `UnobservableError` where there is no Gradio app."""
+    status, _, body = _quiet(f"{base}/config", headers)
+    try:
+        data = parse_json(body) if status == 200 else None
+    except ValueError:
+        data = None
+    if not isinstance(data, dict) or "dependencies" not in data:
+        raise UnobservableError(
+            say(f"{base} is no Gradio app", f"{base} 不是 Gradio 应用"),
+            say(f"/config gives HTTP {status}", f"/config 返回 HTTP {status}"),
+            f"dstune bench {base}",
+        )
+    return "gradio", str(data.get("version") or "")
 
 
 def _models(status: int, body: bytes) -> tuple[tuple[str, ...], str]:
@@ -154,7 +175,9 @@ def _kind(base: str, headers: dict[str, str] | None, owner: str, seen: dict[str,
     kind, version = _OWNERS.get(owner, ""), ""
     status, _, body = _quiet(f"{base}/metrics", headers)
     text = body[:200_000].decode("utf-8", "replace") if status == 200 else ""
-    for mark, name in (("vllm:", "vllm"), ("sglang:", "sglang"), ("llamacpp:", "llama.cpp"), ("tgi_", "tgi")):
+    for mark, name in (
+        ("vllm:", "vllm"), ("sglang:", "sglang"), ("llamacpp:", "llama.cpp"), ("tgi_", "tgi"), ("\nchat_requests_running", "dstune-app"),
+    ):  # fmt: skip
         if mark in text:
             kind = kind or name
     for route, name, key in _ROUTES:

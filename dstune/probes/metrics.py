@@ -1,4 +1,4 @@
-"""Prometheus text of a server → facts, for vLLM (0.6 to now), SGLang, llama.cpp and TGI."""
+"""Prometheus text of a server → facts, for vLLM (0.6 to now), SGLang, llama.cpp, TGI and the program of `generate app`."""
 
 from __future__ import annotations
 
@@ -43,14 +43,25 @@ def parse(text: str) -> list[Sample]:
     return found
 
 
+ENGINES = {
+    "vllm": "vllm:", "sglang": "sglang", "llama.cpp": "llamacpp:", "tgi": "tgi_", "dstune-app": "chat_requests_running",
+}  # fmt: skip
+"""Server by the beginning of its metrics' names; `dstune-app` is the program of `dstune generate app`."""
 _SUMS = {
     "running": (
         "vllm:num_requests_running",
         "sglang_num_running_reqs",
         "llamacpp_requests_processing",
         "tgi_batch_current_size",
+        "chat_requests_running",
     ),
-    "waiting": ("vllm:num_requests_waiting", "sglang_num_queue_reqs", "llamacpp_requests_deferred", "tgi_queue_size"),
+    "waiting": (
+        "vllm:num_requests_waiting",
+        "sglang_num_queue_reqs",
+        "llamacpp_requests_deferred",
+        "tgi_queue_size",
+        "chat_requests_waiting",
+    ),
     "swapped": ("vllm:num_requests_swapped",),
     "preemptions": ("vllm:num_preemptions_total", "vllm:num_preemptions"),
     "prompt_tokens": (
@@ -58,12 +69,14 @@ _SUMS = {
         "sglang_prompt_tokens_total",
         "llamacpp_prompt_tokens_total",
         "tgi_request_input_length_sum",
+        "chat_prompt_tokens_total",
     ),
     "generation_tokens": (
         "vllm:generation_tokens_total",
         "sglang_generation_tokens_total",
         "llamacpp_tokens_predicted_total",
         "tgi_request_generated_tokens_sum",
+        "chat_output_tokens_total",
     ),
     "used_tokens": ("sglang_num_used_tokens",),
     "kv_tokens": ("sglang_max_total_num_tokens",),
@@ -74,6 +87,7 @@ _PERCENT = {
         "vllm:gpu_cache_usage_perc",
         "sglang_token_usage",
         "llamacpp_kv_cache_usage_ratio",
+        "chat_cache_usage",
     ),
     "cpu_kv_usage_pct": ("vllm:cpu_cache_usage_perc",),
 }
@@ -87,7 +101,7 @@ _RATES = {
     "prompt_tok_s": ("llamacpp_prompt_tokens_seconds", "vllm:avg_prompt_throughput_toks_per_s"),
 }
 _HISTOGRAMS = {
-    "ttft": ("vllm:time_to_first_token_seconds", "sglang_time_to_first_token_seconds"),
+    "ttft": ("vllm:time_to_first_token_seconds", "sglang_time_to_first_token_seconds", "chat_time_to_first_token_seconds"),
     "itl": (
         "vllm:inter_token_latency_seconds",
         "vllm:time_per_output_token_seconds",
@@ -95,8 +109,18 @@ _HISTOGRAMS = {
         "sglang_time_per_output_token_seconds",
         "tgi_request_mean_time_per_token_duration",
     ),
-    "e2e": ("vllm:e2e_request_latency_seconds", "sglang_e2e_request_latency_seconds", "tgi_request_duration"),
-    "queue": ("vllm:request_queue_time_seconds", "sglang_queue_time_seconds", "tgi_request_queue_duration"),
+    "e2e": (
+        "vllm:e2e_request_latency_seconds",
+        "sglang_e2e_request_latency_seconds",
+        "tgi_request_duration",
+        "chat_request_duration_seconds",
+    ),
+    "queue": (
+        "vllm:request_queue_time_seconds",
+        "sglang_queue_time_seconds",
+        "tgi_request_queue_duration",
+        "chat_time_in_queue_seconds",
+    ),
     "prefill": ("vllm:request_prefill_time_seconds",),
     "decode": ("vllm:request_decode_time_seconds",),
 }
@@ -112,6 +136,7 @@ _PREFIX = (
     ("vllm:gpu_prefix_cache_queries_total", "vllm:gpu_prefix_cache_hits_total"),
     ("vllm:gpu_prefix_cache_queries", "vllm:gpu_prefix_cache_hits"),
     ("sglang_prompt_tokens_total", "sglang_cached_tokens_total"),
+    ("chat_prompt_tokens_total", "chat_prompt_tokens_reused_total"),
 )
 _CONFIG = {
     "block_size": "kv_block_size",
@@ -202,12 +227,7 @@ def _read(metrics: Metrics, source: str, subject: str, seconds: float) -> Iterat
         return Fact(subject, name, value, f"{source}: {key}")
 
     engine = next(
-        (
-            e
-            for e, p in (("vllm", "vllm:"), ("sglang", "sglang_"), ("llama.cpp", "llamacpp_"), ("tgi", "tgi_"))
-            if _has(metrics, p)
-        ),
-        None,
+        (e for e, p in ENGINES.items() if _has(metrics, p.replace("sglang", "sglang_").replace("llamacpp:", "llamacpp_"))), None
     )
     if engine is None:
         return
@@ -267,12 +287,27 @@ def _latencies(metrics: Metrics, fact: Emit) -> Iterator[Fact]:
                 break
 
 
+_REASONS = {
+    "stop": "stop",
+    "length": "length",
+    "runaway": "repetition",
+    "cancelled": "abort",
+    "timeout": "timeout",
+    "error": "error",
+}
+"""How the program of `generate app` names what vLLM calls so."""
+
+
 def _finished(metrics: Metrics, fact: Emit) -> Iterator[Fact]:
     """Shares of requests by the reason they ended."""
     name = "vllm:request_success_total" if "vllm:request_success_total" in metrics.by_name else "vllm:request_success"
     samples = metrics.by_name.get(name, [])
     reasons = sorted({s.labels.get("finished_reason", "") for s in samples})
     counts = {r: metrics.grown((name,), finished_reason=r) or 0.0 for r in reasons}
+    if "chat_requests_running" in metrics.by_name:
+        name = "chat_requests_<reason>_total"
+        own = {theirs: metrics.grown((f"chat_requests_{ours}_total",)) for ours, theirs in _REASONS.items()}
+        counts = {reason: count for reason, count in own.items() if count is not None}
     total = sum(counts.values()) if counts else metrics.grown(("sglang_num_requests_total", "tgi_request_success"))
     if total is None:
         return

@@ -10,14 +10,14 @@ from urllib.parse import urlsplit
 
 from dstune.lang import say
 from dstune.model import Evidence, Fact, Gap
-from dstune.probes.metrics import read_metrics
+from dstune.probes.metrics import ENGINES, read_metrics
 from dstune.probes.server import read_endpoint
 
 EVERY_S = 2.0
 WINDOW = 6
 """Readings between which rates and percentiles are taken: the last ten seconds."""
 WHOLE_EVERY = 15
-_PREFIXES = ("vllm:", "sglang", "llamacpp", "tgi_")
+_PREFIXES = tuple(ENGINES.values())
 _LIMIT = 8 << 20
 
 

@@ -6,29 +6,40 @@ import re
 import socket
 from functools import cache
 
-_RULES: tuple[tuple[re.Pattern[str], str], ...] = (
-    (re.compile(r"\b(hf_)[A-Za-z0-9]{16,}"), r"\1<redacted>"),
-    (re.compile(r"\b(sk-|ghp_|gho_|github_pat_|glpat-|xox[bp]-|AKIA|ms-(?=[0-9a-f]{8}-))[A-Za-z0-9_\-]{8,}"), r"\1<redacted>"),
-    (re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}"), r"\1 <redacted>"),
+_RULES: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
+    (("hf_",), re.compile(r"\b(hf_)[A-Za-z0-9]{16,}"), r"\1<redacted>"),
     (
+        ("sk-", "ghp_", "gho_", "github_pat_", "glpat-", "xoxb-", "xoxp-", "akia", "ms-"),
+        re.compile(r"\b(sk-|ghp_|gho_|github_pat_|glpat-|xox[bp]-|AKIA|ms-(?=[0-9a-f]{8}-))[A-Za-z0-9_\-]{8,}"),
+        r"\1<redacted>",
+    ),
+    (("bearer", "basic"), re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}"), r"\1 <redacted>"),
+    (
+        ("key", "token", "secret", "passw", "-pass", "_pass"),
         re.compile(
-            r"(?i)([\w-]*(?:(?:api|access|secret|private)[_-]?key|token|secret|passw(?:or)?d|[_-]pass)[\"']?\s*[=:]\s*\[?[\"']?)"
+            r"(?i)((?:(?:api|access|secret|private)[_-]?key|token|secret|passw(?:or)?d|[_-]pass)[\"']?\s*[=:]\s*\[?[\"']?)"
             r"(?!none\b|null\b|true\b|false\b|empty\b|os\.|\$|\{|<|\d{1,9}\b)([^\s\"',;)}\]]{6,})"
         ),
         r"\1<redacted>",
     ),
     (
+        ("--api-key", "--token", "--hf-token", "--password"),
         re.compile(r"(?i)(--(?:api-key|token|hf-token|password)(?:[ =]|[\"']\s*,\s*)[\"']?)(?![\"']?\$|<)([^\s\"',\])}]+)"),
         r"\1<redacted>",
     ),
-    (re.compile(r"(\s(?:-u|--user)[ =][\"']?[^\s:\"'$<]+:)(?!\d+\b|\$)[^\s\"']+"), r"\1<redacted>"),
-    (re.compile(r"""(?i)(\bauth\s*=\s*\[?\(\s*["'][^"']*["']\s*,\s*["'])[^"']+"""), r"\1<redacted>"),
-    (re.compile(r"""(?i)(\bkey\s*=\s*["'])(?=[\w-]*\d)[\w-]{16,}(?=["'])"""), r"\1<redacted>"),
-    (re.compile(r"(?i)([a-z][a-z0-9+.-]*://)[^/\s:@]+:[^/\s@]+@"), r"\1<redacted>@"),
-    (re.compile(r"(/home/|/Users/|[A-Za-z]:\\Users\\)(?!user\b|ubuntu\b|<)[^/\\\s\"':]+"), r"\1<user>"),
-    (re.compile(r"\b[\w.+-]+@[\w-]+\.[\w.-]*[a-z]\b"), "<email>"),
-    (re.compile(r"\bGPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"), "GPU-<redacted>"),
+    (("-u", "--user"), re.compile(r"(\s(?:-u|--user)[ =][\"']?[^\s:\"'$<]+:)(?!\d+\b|\$)[^\s\"']+"), r"\1<redacted>"),
+    (("auth",), re.compile(r"""(?i)(\bauth\s*=\s*\[?\(\s*["'][^"']*["']\s*,\s*["'])[^"']+"""), r"\1<redacted>"),
+    (("key",), re.compile(r"""(?i)(\bkey\s*=\s*["'])(?=[\w-]*\d)[\w-]{16,}(?=["'])"""), r"\1<redacted>"),
+    (("://",), re.compile(r"(?i)([a-z0-9+.-]://)[^/\s:@]+:[^/\s@]+@"), r"\1<redacted>@"),
+    (
+        ("/home/", "/users/", ":\\users\\"),
+        re.compile(r"(/home/|/Users/|[A-Za-z]:\\Users\\)(?!user\b|ubuntu\b|<)[^/\\\s\"':]+"),
+        r"\1<user>",
+    ),
+    (("@",), re.compile(r"(?<![\w.+-])([.+-]*)\b[\w.+-]+@[\w-]+\.[\w.-]*[a-z]\b"), r"\1<email>"),
+    (("gpu-",), re.compile(r"\bGPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"), "GPU-<redacted>"),
 )
+"""(texts of which the text in lower case has one, what is found, what it becomes): most lines have none, and each search takes 10 to 30 us."""
 _TOO_COMMON = frozenset(
     ("root", "user", "ubuntu", "admin", "localhost", "docker", "app", "host", "runner", "model", "main", "work")
 )
@@ -48,8 +59,12 @@ def _own_names() -> re.Pattern[str] | None:
 
 def redact(text: str) -> str:
     """The text without tokens, passwords, user names in paths, mail addresses, and this machine's own names."""
-    for pattern, to in _RULES:
-        text = pattern.sub(to, text)
+    lower = text.lower()
+    for needles, pattern, to in _RULES:
+        for needle in needles:
+            if needle in lower:
+                text = pattern.sub(to, text)
+                break
     own = _own_names()
     return own.sub("<name>", text) if own else text
 

@@ -120,10 +120,12 @@ def test_fill_drops_optional_parts() -> None:
 
 def test_the_rarest_fixed_text_is_looked_for() -> None:
     common = "INFO HTTP/0.0 request done\n"
-    assert table.literals(r"HTTP/1\.1 \d+ [Oo]dd things? request", "test", common) == [("dd thing", ("HTTP/1.1 ", " request"))]
+    assert table.literals(r"HTTP/1\.1 \d+ [Oo]dd things? request", "test", common) == (
+        ("dd thing", ((" request",), ("HTTP/1.1 ",))),
+    )
 
 
 def test_literal_is_required() -> None:
     with pytest.raises(Exception, match="fixed text"):
         table.literals(r"\d+ of \d+", "test")
-    assert table.literals(r"(?:alpha beta|gamma delta) \d", "test") == [("alpha beta", ()), ("gamma delta", ())]
+    assert table.literals(r"(?:alpha beta|gamma delta) \d", "test") == (("alpha beta ", ()), ("gamma delta ", ()))

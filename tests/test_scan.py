@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dstune.catalog.signatures import Signature, blurred, log_facts, signature, signatures
+from dstune.catalog.signatures import Signature, log_facts, signature, signatures
 from dstune.catalog.vocabulary import normalise
 from dstune.errors import UnobservableError
 from dstune.readers import decoded, read_files, recognise, without_comments
@@ -176,8 +176,10 @@ def same(rows: list[Signature], text: str) -> None:
 
 @pytest.fixture
 def learning(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Templates are learnt in texts of any size."""
-    monkeypatch.setattr("dstune.readers.scan_pass.SMALL", 0)
+    """Texts of any size go through in small pieces, and their sieve is made anew for them."""
+    monkeypatch.setattr("dstune.readers.scan_pass.PIECE", 3000)
+    for name, value in (("FIRST", 5000), ("FEW", 1), ("BUSY", 1)):
+        monkeypatch.setattr(f"dstune.readers.scan_sieve.{name}", value)
 
 
 def test_every_row_of_the_recipes_finds_what_it_finds_line_by_line(learning: None) -> None:
@@ -224,18 +226,6 @@ def test_digits_that_an_expression_tells_apart(learning: None) -> None:
         same(rows, "\n".join(part))
 
 
-@pytest.mark.parametrize(
-    ("pattern", "line", "matches"),
-    [
-        (r"code 137", "code 000", True), (r"code 137", "code 00", False), (r"Running: [2-9]", "Running: 0", True),
-        (r"layers = (?!0\b)\d", "layers = 0", None), (r"(?<=1)7 of nine", "07 of nine", None), (r"v(?P<n>\d+) is 12", "v0 is 00", True),
-    ],
-)  # fmt: skip
-def test_blurred_expressions_take_templates(pattern: str, line: str, matches: bool | None) -> None:
-    made = blurred(pattern)
-    assert (None if made is None else bool(made.search(line))) is matches
-
-
 def test_windows_stay_open_for_a_template(learning: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dstune.readers.scan.BLOCK", 30_000)
     rows = [
@@ -267,13 +257,19 @@ def test_facts_by_keep_over_blocks(learning: None, monkeypatch: pytest.MonkeyPat
     same(rows, "\n".join(lines))
 
 
-@pytest.mark.parametrize("known", [3, 100])
-def test_templates_are_forgotten(known: int, learning: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dstune.readers.scan_pass.KNOWN", known)
+def test_long_lines_between_short_ones(learning: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dstune.readers.scan.BLOCK", 8000)
     rows = [signature("c", 0, 0, "log", r"needle 4\d"), signature("c", 0, 1, "log", "other thing")]
     source = random.Random(4)
-    words = ["needle 41", "needle 51", "hay", "other thing", "straw 7", "very long " * 1700 + "needle 44"]
+    words = [
+        "needle 41",
+        "needle 51",
+        "hay",
+        "other thing",
+        "straw 7",
+        "very long " * 1700 + "needle 44",
+        "x" * 21_000 + "needle 45",
+    ]
     same(rows, "\n".join(f"{source.choice(words)} {source.choice('abcdefghij')}" for _ in range(900)))
 
 

@@ -1,4 +1,4 @@
-"""All text signatures of the recipes as one table: an expression, the fixed texts that its matches hold, and which digits it looks at.
+"""All text signatures of the recipes as one table: an expression, and the fixed texts that its matches hold.
 
 Finding those needs `re._parser`, which costs over 150 ms for a thousand expressions: hence built once and cached.
 """
@@ -17,15 +17,17 @@ from dstune.errors import RecipeError
 
 MIN_LITERAL = 4
 ZERO = str.maketrans("123456789", "000000000")
-"""A text's template: every digit a zero."""
-ANY_DIGIT: tuple[str, tuple[str, ...]] = ("0", ())
-DIGITS = "0123456789"
-_CHOICES = 12
-_LITERAL = re._constants.LITERAL  # type: ignore[attr-defined]
+"""Every digit a zero: how `common_log.txt` is written."""
+_RUNS = 24
+"""Texts up to which a run of choices (`[Oo]ut`, `tokens?`) is written out."""
+_CHOICES = 8
+"""Texts of which one must be in the line too, at most."""
 _REPEATS = ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT")
 
-
-_Group = list[tuple[str, frozenset[str]]]
+Also = tuple[tuple[str, ...], ...]
+"""Of each of these one is in the match too."""
+Literals = tuple[tuple[str, Also], ...]
+_Group = list[tuple[str, frozenset[tuple[str, ...]]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +35,7 @@ class Signature:
     """An expression of a rule's way, or of a log fact (`cause` "" and `way` its row).
 
     `kind` is the kind of text it looks in; `literals`: one of the texts is in every match, with others that are there then too.
-    `multiline`: it reaches over line ends. `digits`: the places where the expression tells one digit from another, as template and what may stand there
-    ("code 000", ("code 137",)); none where it treats all digits alike, so that one line of a template speaks for all.
+    `multiline`: it reaches over line ends.
     """
 
     cause: str
@@ -42,8 +43,7 @@ class Signature:
     part: int
     kind: str
     pattern: str
-    literals: tuple[tuple[str, tuple[str, ...]], ...]
-    digits: tuple[tuple[str, tuple[str, ...]], ...]
+    literals: Literals
     multiline: bool
 
 
@@ -52,7 +52,7 @@ def signatures() -> tuple[Signature, ...]:
     """Every signature of every recipe, in recipe order."""
     files = sorted(root().joinpath("symptoms").glob("*.toml")) + sorted(root().joinpath("log_facts").glob("*.toml"))
     files.append(root() / "common_log.txt")
-    return tuple(Signature(*row) for row in compiled("signature-table", files, _build))
+    return tuple(Signature(*row) for row in compiled("signature-words", files, _build))
 
 
 @cache
@@ -62,17 +62,8 @@ def log_facts() -> tuple[dict[str, Any], ...]:
 
 
 def signature(cause: str, way: int, part: int, kind: str, pattern: str, where: str = "", common: str = "") -> Signature:
-    """The row of an expression. `common`: templates of lines of healthy servers. Raises `RecipeError` as `literals` does."""
-    fixed = literals(pattern, where, common)
-    tree = _parsed(pattern, where)
-    by_template: dict[str, set[str] | None] = {}
-    for text, choices in _digits(tree, bool(tree.state.flags & re.IGNORECASE)):
-        known = by_template.setdefault(text, set())
-        by_template[text] = known | set(choices) if choices and known is not None else None
-    if ANY_DIGIT[0] in by_template and by_template[ANY_DIGIT[0]] is None:
-        by_template = {ANY_DIGIT[0]: None}
-    digits = tuple((text, tuple(sorted(by_template[text] or ()))) for text in sorted(by_template))
-    return Signature(cause, way, part, kind, pattern, tuple(fixed), digits, _over_lines(tree))
+    """The row of an expression. `common`: lines of healthy servers, digits zero. Raises `RecipeError` as `literals` does."""
+    return Signature(cause, way, part, kind, pattern, literals(pattern, where, common), _over_lines(_parsed(pattern, where)))
 
 
 def _build() -> list[tuple[Any, ...]]:
@@ -84,7 +75,7 @@ def _build() -> list[tuple[Any, ...]]:
                 rows.append(signature(cause, number, part, kind, pattern, f"symptoms/{cause}.toml", common))
     for number, row in enumerate(log_facts()):
         rows.append(signature("", number, 0, "log", row["log"], "log_facts", common))
-    return [(s.cause, s.way, s.part, s.kind, s.pattern, s.literals, s.digits, s.multiline) for s in rows]
+    return [(s.cause, s.way, s.part, s.kind, s.pattern, s.literals, s.multiline) for s in rows]
 
 
 @lru_cache(maxsize=1)
@@ -95,65 +86,144 @@ def _parsed(pattern: str, where: str) -> Any:
         raise RecipeError(f"{where}: expression {pattern!r} is wrong", str(error)) from None
 
 
-def literals(pattern: str, where: str, common: str = "") -> list[tuple[str, tuple[str, ...]]]:
-    """Texts of which one is in every match, each with up to three others that are in the match then too; none holds a line end.
+def literals(pattern: str, where: str, common: str = "") -> Literals:
+    """Texts of which one is in every match, each with up to two sets of texts of which one is in the match then too; none holds a line end.
 
     They are what one pass over a file looks for: those that are rarest in `common`, then the longest. Raises `RecipeError` where
     there is none of 4 letters.
     """
-    tree = _parsed(pattern, where)
-    count: Callable[[str], int] = cache(lambda text: common.count(text.translate(ZERO)))
-
-    def rank(group: _Group) -> tuple[bool, int, int, int]:
-        shortest = min(len(text.strip()) for text, _ in group)
-        return shortest < MIN_LITERAL, sum(count(text) for text, _ in group), -shortest, len(group)
-
-    found = _best(_required(tree, bool(tree.state.flags & re.IGNORECASE), rank), rank)
-    if not found or rank(found)[0]:
+    found = rarest(pattern, lambda text: common.count(text.translate(ZERO)), where)
+    if not found or min(len(text.strip()) for text, _ in found) < MIN_LITERAL:
         raise RecipeError(
             f"{where}: expression {pattern!r} has no fixed text of {MIN_LITERAL} letters",
             "one pass over the file looks for fixed texts first",
             "write letters whose case varies as [Oo] and keep a fixed word",
         )
-    merged: dict[str, frozenset[str]] = {}
-    for text, others in found:
+    return found
+
+
+def rarest(pattern: str, often: Callable[[str], int], where: str = "", shortest: int = MIN_LITERAL) -> Literals:
+    """As `literals`, by how `often` a text comes; texts below `shortest` letters are the last choice."""
+    tree = _parsed(pattern, where)
+    count = cache(often)
+
+    def rank(group: _Group) -> tuple[bool, int, float]:
+        least = min(len(text.strip()) for text, _ in group)
+        return least < shortest, sum(count(text) for text, _ in group), len(group) - min(least, 16) / 4
+
+    def rare(texts: tuple[str, ...]) -> tuple[int, int, tuple[str, ...]]:
+        return sum(map(count, texts)), len(texts), texts
+
+    merged: dict[str, frozenset[tuple[str, ...]]] = {}
+    for text, others in _best(_required(tree, bool(tree.state.flags & re.IGNORECASE), rank), rank):
         merged[text] = merged.get(text, others) & others
-    rarest = {
-        text: sorted((t for t in others if len(t) > 1 and t not in text), key=lambda t: (count(t), -len(t), t))
-        for text, others in merged.items()
-    }
-    return [(text, tuple(others[:3])) for text, others in rarest.items()]
+    for text in sorted(merged, key=len, reverse=True):  # one that holds another is found by the other
+        within = next((t for t in merged if t != text and t in text and merged[t] <= merged[text]), None)
+        if within is not None:
+            del merged[text]
+    return tuple((text, _apart(text, sorted(others, key=rare))) for text, others in merged.items())
+
+
+def _apart(text: str, groups: list[tuple[str, ...]]) -> Also:
+    """The first two groups that say more than the text does; those that may be the same place of the line only where there are no others."""
+    fresh = [g for g in groups if not any(t in text for t in g)]
+    return tuple(sorted(fresh, key=lambda g: any(text in t for t in g))[:2])
 
 
 def _best(groups: list[_Group], rank: Callable[[_Group], Any]) -> _Group:
-    """The best group, its texts with those of all groups that have one text."""
+    """The best group, its texts with the small ones of the other groups."""
     best = min(groups, key=rank, default=[])
-    single = frozenset(t for g in groups if len(g) == 1 and g is not best for t in (g[0][0], *g[0][1]))
-    return [(text, others | single) for text, others in best]
+    also: set[tuple[str, ...]] = set()
+    for group in groups:
+        if group is not best and len(group) <= _CHOICES and min(len(text) for text, _ in group) > 1:
+            also.add(tuple(sorted(text for text, _ in group)))
+            if len(group) == 1:
+                also |= group[0][1]
+    return [(text, others | also) for text, others in best]
 
 
-def _required(tree: Any, caseless: bool, rank: Callable[[_Group], Any], before: str = "") -> list[_Group]:
-    """Groups of texts, of each of which one is in every match of a sequence; `rank`: the lower the better; `before`: text right before it."""
+def _required(tree: Any, caseless: bool, rank: Callable[[_Group], Any], before: tuple[str, ...] = ("",)) -> list[_Group]:
+    """Groups of texts, of each of which one is in every match of a sequence; `rank`: the lower the better; `before`: what is right before it."""
     groups: list[_Group] = []
-    run = before
+    runs, plain = before, before[0] if len(before) == 1 else ""
+
+    def end() -> None:
+        if "" not in runs:
+            groups.append([(run, frozenset()) for run in runs])
+        if plain and runs != (plain,):
+            groups.append([(plain, frozenset())])
+
     for op, value in [*tree, (None, None)]:
-        name = str(op)
-        if name == "LITERAL" and not caseless and value != 10:
-            run += chr(value)
+        exact = _exact(op, value, caseless)
+        if exact is not None:
+            if len(exact) > 1 or len(runs) * len(exact) > _RUNS:
+                end()
+                plain = ""
+            if len(exact) == 1:
+                plain += exact[0]
+            runs = _joined(runs, exact) or exact
             continue
-        if run:
-            groups.append([(run, frozenset())])
+        end()
+        name = str(op)
         if name == "SUBPATTERN":
             _, add, _, inner = value
-            groups += _required(inner, caseless or bool(add & re.IGNORECASE), rank, run)
+            groups += _required(inner, caseless or bool(add & re.IGNORECASE), rank, runs)
         elif name in _REPEATS and value[0] >= 1:
-            groups += _required(value[2], caseless, rank, run)
+            groups += _required(value[2], caseless, rank, runs)
         elif name == "BRANCH":
-            branches = [_best(_required(b, caseless, rank, run), rank) for b in value[1]]
+            branches = [_best(_required(b, caseless, rank, runs), rank) for b in value[1]]
             if all(branches):
                 groups.append([pair for b in branches for pair in b])
-        run = ""
+        runs, plain = ("",), ""
     return groups
+
+
+def _joined(first: tuple[str, ...], then: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """Each of the first texts with each of the others behind it; None where they are too many."""
+    if then is None or len(first) * len(then) > _RUNS:
+        return None
+    return tuple(dict.fromkeys(a + b for a in first for b in then))
+
+
+def _exact(op: Any, value: Any, caseless: bool) -> tuple[str, ...] | None:
+    """All texts that an element can match, where they are few and hold no line end."""
+    name = str(op)
+    if name in ("AT", "ASSERT", "ASSERT_NOT"):
+        return ("",)
+    if name in ("LITERAL", "IN"):
+        taken: list[str] = []
+        for kind, member in [(op, value)] if name == "LITERAL" else value:
+            low, high = member if str(kind) == "RANGE" else (member, member)
+            if str(kind) not in ("LITERAL", "RANGE") or high - low >= _CHOICES:
+                return None
+            taken += map(chr, range(low, high + 1))
+        varies = caseless and any(c.lower() != c.upper() for c in taken)
+        return None if varies or "\n" in taken or len(taken) > _CHOICES else tuple(taken)
+    if name == "SUBPATTERN":
+        return _sequence(value[3], caseless or bool(value[1] & re.IGNORECASE))
+    if name == "ATOMIC_GROUP":
+        return _sequence(value, caseless)
+    if name == "BRANCH":
+        texts: dict[str, None] = {}
+        for branch in value[1]:
+            found = _sequence(branch, caseless)
+            if found is None:
+                return None
+            texts.update(dict.fromkeys(found))
+        return tuple(texts) if len(texts) <= _RUNS else None
+    if name in _REPEATS and value[1] == 1:
+        found = _sequence(value[2], caseless)
+        return found if found is None or value[0] else tuple(dict.fromkeys(("", *found)))
+    return None
+
+
+def _sequence(tree: Any, caseless: bool) -> tuple[str, ...] | None:
+    runs: tuple[str, ...] | None = ("",)
+    for op, value in tree:
+        if runs is None:
+            return None
+        runs = _joined(runs, _exact(op, value, caseless))
+    return runs
 
 
 def _over_lines(tree: Any) -> bool:
@@ -170,121 +240,3 @@ def _over_lines(tree: Any) -> bool:
     if hasattr(tree, "state"):
         return bool(tree.state.flags & re.DOTALL) or any(map(_over_lines, tree))
     return isinstance(tree, list | tuple) and any(map(_over_lines, tree))
-
-
-def _digits(tree: Any, caseless: bool, before: str = "", choices: tuple[str, ...] = ("",)) -> list[tuple[str, tuple[str, ...]]]:
-    """All places of a sequence at which one digit differs from another: (template of the fixed text there, what it may be).
-
-    Any line whose template lacks them all, or which has them alike as another line of its template, is treated by the expression as that
-    other line. `before`: template of the fixed text right before the sequence, `choices`: what that may be. ("0", ()): any digit may matter.
-    """
-    found: list[tuple[str, tuple[str, ...]]] = []
-    run, telling = before, False
-
-    def end() -> None:
-        nonlocal run, telling, choices
-        if telling:
-            found.append((run, choices))
-        run, telling, choices = "", False, ("",)
-
-    for op, value in tree:
-        name = str(op)
-        if name in ("LITERAL", "NOT_LITERAL", "IN", "ANY"):
-            fixed, tells = _one(name, value)
-            if tells and (caseless or not fixed):
-                found.append(ANY_DIGIT)
-            if fixed and not caseless:
-                run, telling = run + fixed[0].translate(ZERO), telling or tells
-                choices = (
-                    tuple(text + one for text in choices for one in fixed) if len(choices) * len(fixed) <= _CHOICES else ()
-                )
-            else:
-                end()
-        elif name == "AT":
-            continue
-        elif name in ("ASSERT", "ASSERT_NOT"):
-            found += _digits(value[1], caseless, run, choices) if value[0] > 0 else _digits(value[1], caseless)
-        else:
-            if name == "SUBPATTERN":
-                found += _digits(value[3], caseless or bool(value[1] & re.IGNORECASE), run, choices)
-            elif name == "BRANCH":
-                for branch in value[1]:
-                    found += _digits(branch, caseless, run, choices)
-            elif name in _REPEATS:
-                found += _digits(value[2], caseless, run, choices) if value[1] == 1 else _digits(value[2], caseless)
-            elif name == "ATOMIC_GROUP":
-                found += _digits(value, caseless, run, choices)
-            elif name == "GROUPREF_EXISTS":
-                found += [t for part in value[1:] if part is not None for t in _digits(part, caseless)]
-            elif name != "FAILURE":
-                found.append(ANY_DIGIT)  # a group's text again
-            end()
-    end()
-    return found
-
-
-def _one(name: str, value: Any) -> tuple[str, bool]:
-    """(what an element may take, where that is one character or some digits, else ""; whether it takes some digits and not others)."""
-    if name == "LITERAL":
-        return chr(value), chr(value) in DIGITS
-    if name == "NOT_LITERAL":
-        return "", chr(value) in DIGITS
-    if name != "IN":
-        return "", False
-    taken: set[int] = set()
-    other = False
-    negated = str(value[0][0]) == "NEGATE"
-    for op, member in value[negated:]:
-        kind = str(op)
-        if kind == "LITERAL":
-            low = high = member
-        elif kind == "RANGE":
-            low, high = member
-        else:
-            other = True
-            if str(member) in ("CATEGORY_DIGIT", "CATEGORY_WORD", "CATEGORY_NOT_SPACE"):
-                taken.update(range(48, 58))
-            continue
-        taken.update(range(max(low, 48), min(high, 57) + 1))
-        other |= low < 48 or high > 57
-    tells = 0 < len(taken) < 10
-    return ("".join(map(chr, sorted(taken))) if tells and not other and not negated else ""), tells
-
-
-def blurred(pattern: str) -> re.Pattern[str] | None:
-    """An expression that matches the template of every line that `pattern` matches, from the same place on; None where there is none.
-
-    It spares most digits: where it does not match a template, no digits of a line can make `pattern` match.
-    """
-    tree = re._parser.parse(pattern)  # type: ignore[attr-defined]
-    if "(?<" in re.sub(r"\(\?P<", "", pattern) or not _blur(tree):
-        return None
-    made: re.Pattern[str] = re._compiler.compile(tree, re.MULTILINE | tree.state.flags)  # type: ignore[attr-defined]
-    return made
-
-
-def _blur(tree: Any) -> bool:
-    """Lets an expression take a zero wherever it takes some digit, in place; whether that can be done."""
-    for i, (op, value) in enumerate(tree.data):
-        name = str(op)
-        if name in ("LITERAL", "NOT_LITERAL", "IN"):
-            if not _one(name, value)[1]:
-                continue
-            if name == "LITERAL":
-                tree.data[i] = (op, 48)
-            elif name == "IN" and str(value[0][0]) != "NEGATE":
-                value.append((_LITERAL, 48))
-            else:
-                return False
-        elif name == "ASSERT_NOT":
-            if _digits(value[1], False):
-                return False
-        elif name == "BRANCH":
-            if not all(map(_blur, value[1])):
-                return False
-        elif name in ("SUBPATTERN", "MAX_REPEAT", "MIN_REPEAT", "ASSERT"):
-            if not _blur(value[-1]):
-                return False
-        elif name not in ("AT", "ANY"):
-            return False
-    return True

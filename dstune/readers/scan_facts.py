@@ -3,36 +3,34 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from dstune.catalog.signatures import log_facts
 from dstune.catalog.vocabulary import normalise
 from dstune.model import Fact, Value
-from dstune.readers.scan_text import CUT, content, shown
+from dstune.readers.scan_text import CUT, shown
 
 if TYPE_CHECKING:
     from dstune.readers.scan import Scanner
 
-
-class Variant:
-    """Rows that match the same lines; `lines`: where they are in the block; `alike`: all are of one template."""
-
-    __slots__ = ("alike", "facts", "lines", "rules")
-
-    def __init__(self, rules: list[int], facts: list[int], alike: bool) -> None:
-        self.rules, self.facts, self.alike = rules, facts, alike
-        self.lines: list[int] = []
+Places = list[tuple[int, int]]
+"""(begin, end) of lines in a piece of bytes."""
+_Key = tuple[str, str, int | None]
+_Seen = tuple[Value, int, str]
 
 
 class LineFacts:
     """Facts of one pass; `full`: rows that want no more."""
 
-    def __init__(self, scanner: Scanner, full: set[int]) -> None:
+    def __init__(self, scanner: Scanner | None, full: set[int]) -> None:
         self._scanner, self._full = scanner, full
-        self._facts: dict[tuple[str, str, Any], tuple[Value, int, str]] = {}
+        self._facts: dict[_Key, _Seen] = {}
+        self._set: set[_Key] = set()  # given by a row that keeps the last value: what was before does not count
+        self._peaks: dict[_Key, _Seen] = {}  # the highest value behind that, of rows that keep it
         self._given: dict[int, set[str]] = {}  # rows that matched, and the names that they gave, where only the first counts
+        self._tops: dict[int, list[float]] = {}
 
     def found(self, source: str) -> list[Fact]:
         """The facts, in the order in which they were first seen."""
@@ -41,58 +39,43 @@ class LineFacts:
             for (subject, name, _), (value, line, text) in self._facts.items()
         ]
 
-    def note(self, touched: list[Variant], first: int, lines: list[bytes], dirty: bool) -> None:
-        """Facts of a block: of each row only the lines that can count by its `keep`, in line order."""
-        by_row: dict[int, list[Variant]] = {}
-        for variant in touched:
-            variant.facts = [row for row in variant.facts if row not in self._full]
-            for row in variant.facts:
-                by_row.setdefault(row, []).append(variant)
-        events: dict[tuple[int, int], tuple[str, dict[str, Value]] | None] = {}
-        for row, variants in by_row.items():
-            keep, names = self._keeps(row)
-            places = variants[0].lines if len(variants) == 1 else sorted(i for v in variants for i in v.lines)
+    def note(self, by_row: dict[int, Places], first: int, data: bytes) -> None:
+        """Facts of a piece: of each row only the lines that can count by its `keep`, in line order."""
+        events: dict[tuple[int, int], tuple[str, dict[str, Value]]] = {}
+        for row, places in by_row.items():
+            keep, names = keeps(self._row(row))
             if row not in self._given:  # the first line sets the order of facts
-                self._given[row] = set()
-                events[places[0], row] = None
-            if keep == "all":
-                events.update(((i, row), None) for i in places)
-            elif keep == "max":
-                events.update(
-                    ((i, row), None)
-                    for v in variants
-                    for i in (v.lines if dirty or not v.alike else self._peaks(row, v.lines, lines))
-                )
-            else:
-                given = self._given[row] if keep == "first" else set()
-                for i in places if keep == "first" else reversed(places):
-                    read = events[i, row] = self._read(row, lines[i])
-                    given.update(read[1])
-                    if len(given) == names:
-                        if keep == "first":
-                            self._full.add(row)
+                for begin, end in places:
+                    text, match = self._look(row, data, begin, end)
+                    if match is not None:
+                        self._given[row] = set()
+                        events[begin, row] = text, self.of(row, match)
                         break
-        for i, row in sorted(events):
-            self.keep(row, first + i, *(events[i, row] or self._read(row, lines[i])))
-        for variant in touched:
-            variant.lines = []
-
-    def _keeps(self, row: int) -> tuple[str, int]:
-        """(which lines of a row of facts must be seen, how many names it gives)."""
-        fact = log_facts()[self._scanner.rows[row].way]
-        mixed = any(name in _highest_and_other() for name in fact["set"])
-        return "all" if mixed else fact.get("keep", "last"), len(fact["set"])
-
-    def _read(self, row: int, line: bytes) -> tuple[str, dict[str, Value]]:
-        """(the line, the values that a row of facts gives there, by full name)."""
-        text = content(line)
-        match = self._scanner.pattern(row).search(text)
-        return text, self.of(row, match) if match else {}
+                else:
+                    continue
+            if keep in ("all", "max"):
+                for begin, end, match in self._higher(row, places, data, keep == "all"):
+                    events[begin, row] = data[begin:end].decode("utf-8", "replace")[:CUT], self.of(row, match)
+                continue
+            given = self._given[row] if keep == "first" else set()
+            for begin, end in places if keep == "first" else reversed(places):
+                text, match = self._look(row, data, begin, end)
+                if match is not None:
+                    found = self.of(row, match)
+                    events[begin, row] = text, found
+                    given.update(found)
+                if len(given) == names:
+                    if keep == "first":
+                        self._full.add(row)
+                    break
+        for begin, row in sorted(events):
+            self.keep(row, first + data.count(b"\n", 0, begin), *events[begin, row])
 
     def of(self, row: int, match: re.Match[str]) -> dict[str, Value]:
+        """The values that a row gives, by full name."""
         groups = match.groupdict()
         found: dict[str, Value] = {}
-        for full, group in log_facts()[self._scanner.rows[row].way]["set"].items():
+        for full, group in log_facts()[self._row(row)]["set"].items():
             raw: Value = groups.get(group) if isinstance(group, str) and group in groups else group
             value = None if raw is None else normalise(full, raw)
             if value is not None:
@@ -101,26 +84,89 @@ class LineFacts:
 
     def keep(self, row: int, number: int, text: str, found: dict[str, Value]) -> None:
         """Adds the facts of a line, by the row's `keep`: last (default), first, max, or all."""
-        keep = log_facts()[self._scanner.rows[row].way].get("keep", "last")
+        keep = log_facts()[self._row(row)].get("keep", "last")
         for full, value in found.items():
             subject, _, name = full.partition(".")
             key = (subject, name, number if keep == "all" else None)
-            old = self._facts.get(key)
-            if old is None or not (keep == "first" or (keep == "max" and _number(old[0]) >= _number(value))):
-                self._facts[key] = (value, number, text)
+            seen = (value, number, text)
+            if keep in ("all", "last"):
+                self._facts[key] = seen
+                self._set.add(key)
+                self._peaks.pop(key, None)
+                continue
+            old, peak = self._facts.get(key), self._peaks.get(key)
+            if old is None or (keep == "max" and _number(old[0]) < _number(value)):
+                self._facts[key] = seen
+            if keep == "max" and (peak is None or _number(peak[0]) < _number(value)):
+                self._peaks[key] = seen
 
-    def _peaks(self, row: int, places: list[int], lines: list[bytes]) -> Iterable[int]:
-        """Of lines of one template those with the highest number in a row's groups; all, where that is not plain to see."""
-        line = lines[places[0]]
-        if self._scanner.rows[row].digits or not line.isascii() or len(line) > CUT:
-            return places
-        match = self._scanner.pattern(row).search(line.decode())
-        groups = log_facts()[self._scanner.rows[row].way]["set"].values()
-        spans = [match.span(group) for group in groups if match and group in match.re.groupindex]
-        try:
-            return [max(places, key=lambda i: float(lines[i][a:b])) for a, b in spans if a >= 0]
-        except ValueError:  # "1,024", "14.5 GiB"
-            return places
+    def join(self, then: LineFacts, lines: int) -> None:
+        """Adds what a pass over the text behind this one's found; `lines`: how many this one has."""
+
+        def moved(seen: _Seen) -> _Seen:
+            return seen[0], seen[1] + lines, seen[2]
+
+        for (subject, name, number), seen in then._facts.items():
+            key, own = (subject, name, None if number is None else number + lines), (subject, name, number)
+            old, peak = self._facts.get(key), then._peaks.get(own)
+            if old is None or own in then._set:
+                self._facts[key] = moved(seen)
+            elif peak is not None and _number(old[0]) < _number(peak[0]):
+                self._facts[key] = moved(peak)
+
+    def plain(self) -> tuple[Any, ...]:
+        """What a process tells another."""
+        return self._facts, self._set, self._peaks
+
+    @classmethod
+    def of_plain(cls, told: tuple[Any, ...]) -> LineFacts:
+        """The opposite of `plain`."""
+        made = cls(None, set())
+        made._facts, made._set, made._peaks = told
+        return made
+
+    def _row(self, row: int) -> int:
+        assert self._scanner is not None
+        return self._scanner.rows[row].way
+
+    def _look(self, row: int, data: bytes, begin: int, end: int) -> tuple[str, re.Match[str] | None]:
+        assert self._scanner is not None
+        text = data[begin:end].decode("utf-8", "replace")[:CUT]
+        return text, self._scanner.pattern(row).search(text)
+
+    def _higher(self, row: int, places: Places, data: bytes, every: bool) -> Iterator[tuple[int, int, re.Match[str]]]:
+        """Lines with a higher number than all before them, or one that is not plain to see ("1,024", "14.5 GiB"). Lines come in thousands."""
+        assert self._scanner is not None
+        pattern = self._scanner.pattern(row)
+        search = pattern.search
+        names = log_facts()[self._row(row)]["set"].values()
+        groups = [pattern.groupindex[n] for n in names if isinstance(n, str) and n in pattern.groupindex]
+        tops = self._tops.setdefault(row, [float("-inf")] * len(groups))
+        for begin, end in places:
+            match = search(
+                data[begin:end].decode("utf-8", "replace") if end - begin <= CUT else self._look(row, data, begin, end)[0]
+            )
+            if match is None:
+                continue
+            rises = every or not groups
+            try:
+                for i, group in enumerate(groups):
+                    number = float(match[group])
+                    if number > tops[i]:
+                        tops[i] = number
+                        rises = True
+            except (TypeError, ValueError):
+                rises = True
+            if rises:
+                yield begin, end, match
+
+
+@cache
+def keeps(fact: int) -> tuple[str, int]:
+    """(which lines of a row of facts must be seen, how many names it gives)."""
+    table = log_facts()[fact]
+    mixed = any(name in _highest_and_other() for name in table["set"])
+    return "all" if mixed else table.get("keep", "last"), len(table["set"])
 
 
 @cache

@@ -13,7 +13,8 @@ CUT = 20_000
 WINDOW = 4000
 """Characters before and after a line that rows reaching over line ends see."""
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
-_ANSI_BYTES = re.compile(_ANSI.pattern.encode())
+_ANSI_BYTES = re.compile(_ANSI.pattern.replace(r"[^\x07\x1b]", r"[^\x07\x1b\n]").encode())
+_REDACTED = 4000
 _NUMERIC = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?")
 
 
@@ -31,8 +32,17 @@ def values(groups: dict[str, str | None]) -> dict[str, Value]:
 
 
 def shown(text: str) -> str:
-    """A line as it may be shown: redacted, at most 300 characters."""
-    text = redact(text.strip()[:600])
+    """A line as it may be shown: redacted, at most 300 characters.
+
+    Redacted first: a secret that a cut goes through no longer looks like one. Only very long lines are cut before, and of what is right
+    before that cut nothing is shown.
+    """
+    text = text.strip()
+    if len(text) > _REDACTED:
+        text = redact(text[:_REDACTED])
+        text = text[: max(0, len(text) - _REDACTED // 2)].ljust(301)
+    else:
+        text = redact(text)
     return text if len(text) <= 300 else text[:299] + "…"
 
 
@@ -47,52 +57,24 @@ def clean(text: str) -> str:
     return text
 
 
-def cleaned(line: bytes) -> bytes:
-    """As `clean` does it, of one line without its end."""
-    if b"\x1b" in line:
-        line = _ANSI_BYTES.sub(b"", line)
-    if b"\r" in line:
-        line = line.removesuffix(b"\r").replace(b"\r", b" ")
-    return line.replace(b"\0", b" ") if b"\0" in line else line
+def cleaned(data: bytes) -> bytes:
+    """As `clean` does it, of whole lines as bytes."""
+    if b"\x1b" in data:
+        data = _ANSI_BYTES.sub(b"", data)
+    if b"\r" in data:
+        data = data.replace(b"\r\n", b"\n").removesuffix(b"\r").replace(b"\r", b" ")
+    return data.replace(b"\0", b" ") if b"\0" in data else data
 
 
-def whole(line: bytes) -> str:
-    """A line as text, cleaned."""
-    return cleaned(line).decode("utf-8", "replace")
-
-
-def content(line: bytes) -> str:
-    """The part of a line that expressions see."""
-    return whole(line)[:CUT]
-
-
-def last_lines(lines: list[bytes], size: int) -> int:
-    """Where the last lines begin that have `size` bytes together."""
-    place = len(lines)
-    while place and size > 0:
-        place -= 1
-        size -= len(lines[place]) + 1
-    return place
-
-
-def window(lines: list[bytes], place: int) -> tuple[str, int, int, int]:
-    """(text around a line, where its first line is in `lines`, where a search in it begins, and ends)."""
+def window(around: bytes, begin: int, end: int) -> tuple[str, int, int, int]:
+    """(text around a line, where the line begins in it, where a search in it begins, and ends)."""
     for enough in (WINDOW, 5 * WINDOW):  # bytes that hold so many characters
-        begin, end, before, after = place, place + 1, 0, -1
-        while begin and before < enough:
-            begin -= 1
-            before += len(lines[begin]) + 1
-        while end < len(lines) and after < enough:
-            after += len(lines[end]) + 1
-            end += 1
-        joined = b"\n".join(lines[begin:end])
-        if joined.isascii() and b"\x1b" not in joined and b"\r" not in joined and b"\0" not in joined:
-            high = before + len(lines[place]) + WINDOW
-            return joined.decode(), begin, max(0, before - WINDOW), min(len(joined), high)
-    if b"\x1b" in joined or b"\r" in joined or b"\0" in joined:
-        parts = [whole(line) for line in lines[begin:end]]
-    else:
-        parts = [line.decode("utf-8", "replace") for line in lines[begin:end]]
-    low = sum(map(len, parts[: place - begin])) + place - begin
-    text = "\n".join(parts)
-    return text, begin, max(0, low - WINDOW), min(len(text), low + len(parts[place - begin]) + WINDOW)
+        first = around.rfind(b"\n", 0, max(0, begin - enough)) + 1
+        last = around.find(b"\n", end + enough)
+        last = len(around) if last < 0 else last
+        if around[first:last].isascii():
+            break
+    before, line = (around[a:b].decode("utf-8", "replace") for a, b in ((first, begin), (begin, end)))
+    text = before + line + around[end:last].decode("utf-8", "replace")
+    at = len(before)
+    return text, at, max(0, at - WINDOW), min(len(text), at + len(line) + WINDOW)

@@ -1,14 +1,21 @@
 """The simulation of continuous batching: against a scheduler that goes token by token, against formulas, and its invariants."""
 
 import random
+import time
 from collections import deque
-from itertools import accumulate
+from itertools import accumulate, pairwise
+from statistics import fmean, stdev
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dstune.catalog import gpus, models
+from dstune.plan.ask import Ask
 from dstune.plan.simulate import Limits, StepCost, simulate
+from dstune.plan.simulate_load import OUTPUT_CV, PROMPT_CV, Lengths, Objective, knee, load, replicas, saturated, slower
+from dstune.plan.simulate_steps import Measured, fitted, limits, step_cost
+from dstune.plan.speed import decode_step, prefill_seconds, speed
 
 COST = StepCost(read=(0.010,), overhead=(0.0, 0.001, 0.0015, 0.002), token=1e-4, prompt=2e-4, pair=1e-7, kv=1e-6)
 
@@ -122,13 +129,178 @@ def workloads(draw: st.DrawFn) -> tuple[Limits, list[float], list[int], list[int
 @settings(max_examples=300, deadline=None)
 @given(workloads())
 def test_events_agree_with_going_token_by_token(case: tuple[Limits, list[float], list[int], list[int]]) -> None:
-    limits, at, prompt, output = case
-    first, done, preemptions, peak, steps = plain(COST, limits, at, prompt, output)
-    run = simulate(COST, limits, at, prompt, output)
+    may, at, prompt, output = case
+    first, done, preemptions, peak, steps = plain(COST, may, at, prompt, output)
+    run = simulate(COST, may, at, prompt, output)
     assert list(run.first) == pytest.approx(first, rel=1e-9)
     assert list(run.done) == pytest.approx(done, rel=1e-9)
     assert (run.preemptions, run.steps) == (preemptions, steps)
     assert run.blocks_peak == peak
-    assert limits.blocks is None or run.blocks_peak <= limits.blocks
+    assert may.blocks is None or run.blocks_peak <= may.blocks
     assert run.tokens == sum(output), "every token is made once, those of preempted sequences too"
     assert run.prompt_tokens == sum(prompt) + run.recomputed
+
+
+def poisson(rate: float, count: int, seed: int = 1) -> list[float]:
+    source = random.Random(seed)
+    return list(accumulate(source.expovariate(rate) for _ in range(count)))
+
+
+def mixed(count: int, seed: int = 1) -> tuple[list[int], list[int]]:
+    return Lengths(120, 60, PROMPT_CV, OUTPUT_CV).draw(count, seed)
+
+
+def test_a_lone_request_waits_for_its_prompt_and_then_a_step_a_token() -> None:
+    run = simulate(COST, Limits(), [3.0], [200], [5])
+    prefill = COST.seconds(200, 200 * 200 / 2, 0, 0)
+    assert run.first[0] == pytest.approx(3.0 + prefill)
+    assert run.done[0] == pytest.approx(3.0 + prefill + sum(COST.seconds(0, 0, 1, 200 + k) for k in range(4)))
+    assert (run.steps, run.tokens, run.busy) == (5, 5, pytest.approx(run.done[0] - 3.0))
+
+
+def test_a_long_prompt_is_read_in_chunks() -> None:
+    run = simulate(COST, Limits(budget=2048), [0.0], [5000], [1])
+    chunks = ((0, 2048), (2048, 2048), (4096, 904))
+    assert run.first[0] == run.done[0] == pytest.approx(sum(COST.seconds(n, n * (have + n / 2), 0, 0) for have, n in chunks))
+
+
+def test_what_passes_outside_the_engine_is_added_once() -> None:
+    late = StepCost(COST.read, COST.overhead, COST.token, COST.prompt, COST.pair, COST.kv, delay=0.25)
+    a, b = (simulate(c, Limits(), [0.0], [10], [3]) for c in (COST, late))
+    assert b.first[0] - a.first[0] == b.done[0] - a.done[0] == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize("load_", [0.3, 0.6, 0.8])
+def test_one_place_and_one_length_is_an_m_d_1_queue(load_: float) -> None:
+    service = simulate(COST, Limits(seqs=1), [0.0], [50], [20]).done[0]
+    count = 60_000
+    at = poisson(load_ / service, count)
+    run = simulate(COST, Limits(seqs=1), at, [50] * count, [20] * count)
+    wait = sum(d - a for d, a in zip(run.done, at, strict=True)) / count - service
+    assert wait == pytest.approx(load_ * service / (2 * (1 - load_)), rel=0.05)
+    assert run.busy == pytest.approx(count * service)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("blocks", [None, 150])
+def test_the_server_works_whenever_somebody_is_there(ahead: bool, blocks: int | None) -> None:
+    prompt, output = mixed(2000)
+    at = poisson(4.0, 2000)
+    run = simulate(COST, Limits(8, 256, blocks, ahead=ahead), at, prompt, output)
+    there, until = 0.0, 0.0
+    for begin, end in sorted(zip(at, run.done, strict=True)):
+        there += max(0.0, end - max(begin, until))
+        until = max(until, end)
+    assert run.busy == pytest.approx(there)
+    assert all(a < f <= d for a, f, d in zip(at, run.first, run.done, strict=True))
+    assert sum(run.gaps.values()) == sum(output) - len(output), "an answer of n tokens has n - 1 gaps"
+
+
+def test_a_full_cache_preempts_and_never_overflows() -> None:
+    prompt, output = mixed(2000)
+    at = poisson(8.0, 2000)
+    least = max(-(-(p + o) // 16) for p, o in zip(prompt, output, strict=True))
+    tight, wide = (simulate(COST, Limits(32, 512, blocks), at, prompt, output) for blocks in (least, None))
+    assert tight.preemptions > 10
+    assert wide.preemptions == 0
+    assert tight.blocks_peak <= least < wide.blocks_peak
+    assert tight.tokens == wide.tokens == sum(output)
+    assert tight.end > wide.end
+    assert tight.recomputed > 0
+    with pytest.raises(ValueError, match="longer than the whole cache"):
+        simulate(COST, Limits(32, 512, least - 1), at, prompt, output)
+
+
+def test_a_step_already_decided_costs_an_arrival_one_step_more() -> None:
+    at, prompt, output = [0.0, 0.051], [10, 10], [60, 2]
+    now, ahead = (simulate(COST, Limits(ahead=a), at, prompt, output) for a in (False, True))
+    step = COST.seconds(0, 0, 1, 14)
+    assert ahead.first[1] - now.first[1] == pytest.approx(step, rel=0.01)
+
+
+def test_prompts_alone_make_running_answers_wait() -> None:
+    cost = StepCost(read=(0.01,), prompt=1e-3)
+    run = simulate(cost, Limits(alone=True), [0.0, 0.025], [10, 100], [6, 2])
+    prefill = 0.01 + 0.1  # of the second, decided at the end of the second step
+    assert run.first[1] == pytest.approx(0.02 + 0.01 + prefill)
+    assert run.done[0] == pytest.approx(0.02 + 5 * 0.01 + prefill)
+    assert run.gap(1.0) == pytest.approx(0.01 + prefill, rel=0.01)
+
+
+def test_more_requests_never_make_it_better() -> None:
+    what = load(COST, Limits(16, 512), Lengths(120, 60, PROMPT_CV, OUTPUT_CV), Objective(1500, 120), 3000)
+    rows = [what.figures(rate) for rate in (0.5, 1, 2, 4, 7, 10, 20)]
+    for slow, fast in pairwise(rows):
+        assert fast.kept <= slow.kept + 0.002
+        assert fast.ttft_p95_ms >= slow.ttft_p95_ms * 0.99
+        assert fast.itl_p50_ms >= slow.itl_p50_ms * 0.99
+        assert fast.busy >= slow.busy - 1e-9
+    assert rows[0].request_s == pytest.approx(0.5, rel=0.1)
+    assert rows[-1].request_s == pytest.approx(saturated(what), rel=0.1), "an overloaded server works at its ceiling"
+
+
+def test_the_knee_is_the_last_rate_within_the_limits() -> None:
+    what = load(COST, Limits(16, 512), Lengths(120, 60, PROMPT_CV, OUTPUT_CV), Objective(1500, 120))
+    holds = knee(what)
+    assert what.figures(holds).kept >= 0.95 > what.figures(1.03 * holds).kept
+    assert holds < saturated(what)
+    assert knee(slower(what, 2.0)) < 0.5 * holds, "limits do not scale with the server"
+    count = replicas(what, 3.3 * holds, holds)
+    assert count == 4
+    assert what.figures(3.3 * holds / count).kept >= 0.95
+    impossible = load(COST, Limits(16, 512), Lengths(120, 60), Objective(1500, 5))
+    assert knee(impossible) == 0.0
+    assert replicas(impossible, 1.0, 0.0) == 0
+
+
+def test_draws_repeat_and_have_the_mean_and_the_limit_that_was_asked() -> None:
+    spread = Lengths(300, 100, PROMPT_CV, OUTPUT_CV, most=4096)
+    prompt, output = spread.draw(20_000, 5)
+    assert (prompt, output) == spread.draw(20_000, 5) != spread.draw(20_000, 6)
+    assert sum(prompt) / 20_000 == pytest.approx(300, rel=0.03)
+    assert sum(output) / 20_000 == pytest.approx(100, rel=0.03)
+    assert stdev(output) / fmean(output) == pytest.approx(OUTPUT_CV, rel=0.05)
+    assert max(p + o for p, o in zip(prompt, output, strict=True)) <= 4096
+    cut = Lengths(300, 100, PROMPT_CV, OUTPUT_CV, most=200).draw(1000, 1)
+    assert max(p + o for p, o in zip(*cut, strict=True)) == 200
+    assert min(map(min, cut)) >= 1
+    recorded = Lengths(0, 0, pairs=((7, 3), (9, 4)))
+    assert set(zip(*recorded.draw(100, 1), strict=True)) == {(7, 3), (9, 4)}
+
+
+@pytest.mark.parametrize(("card", "engine", "at_once"), [("4090", "vllm", 64), ("T4", "vllm", 16), ("H200", "vllm", 128), ("4090", "llama.cpp", 4)])  # fmt: skip
+def test_a_batch_that_comes_at_once_takes_what_the_estimate_says(card: str, engine: str, at_once: int) -> None:
+    """The same physics as `dstune estimate`, taken apart and put together step by step."""
+    spec = models.get("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B")
+    ask = Ask(
+        engine, gpus.find(card), spec, prompt=256, output=512, batch=at_once, max_len=4096, max_seqs=at_once, parallel=at_once
+    )
+    cost, may = step_cost(ask), limits(ask)
+    assert may.seqs == at_once
+    assert cost.seconds(0, 0, at_once, at_once * 512) == pytest.approx(decode_step(ask, at_once, 512).total, rel=1e-6)
+    assert cost.seconds(256, 256 * 256 / 2, 0, 0) == pytest.approx(prefill_seconds(ask, 256, 256), rel=0.01)
+    run = simulate(cost, may, [0.0] * at_once, [256] * at_once, [512] * at_once)
+    assert run.tokens / run.end == pytest.approx(speed(ask).total, rel=0.03)
+
+
+def test_coefficients_come_back_out_of_measurements() -> None:
+    true = StepCost(read=(0.0,), overhead=(0.030, 0.030, 0.033, 0.036, 0.040), prompt=1.5e-3, pair=2e-7, kv=5e-7, delay=0.004)
+    steps = {n: [true.seconds(0, 0, n, 60 * n)] * 3 for n in (1, 2, 4)}
+    prompts = [(p, true.delay + true.seconds(p, p * p / 2, 0, 0)) for p in (40, 200, 900)]
+    found = fitted(Measured(steps, [(c, true.seconds(0, 0, 1, c)) for c in (60, 900)], prompts, 60))
+    assert (found.prompt, found.pair, found.kv, found.delay) == pytest.approx((1.5e-3, 2e-7, 5e-7, 0.004), rel=1e-3)
+    assert found.overhead[1] == pytest.approx(0.030)
+    assert found.overhead[4] == pytest.approx(0.040)
+    assert found.overhead[3] == pytest.approx(0.0365), "a straight line between the sizes that were measured"
+    with pytest.raises(ValueError, match="two batch sizes"):
+        fitted(Measured({1: [0.03]}, [], prompts, 60))
+
+
+def test_a_million_requests_take_less_than_a_minute_of_one_core() -> None:
+    count = 50_000
+    prompt, output = mixed(count)
+    at = poisson(6.0, count)
+    begin = time.process_time()
+    run = simulate(COST, Limits(64, 2048, 4000), at, prompt, output)
+    assert time.process_time() - begin < 60 * count / 1_000_000
+    assert run.steps > count

@@ -173,14 +173,14 @@ def saturated(what: Load) -> float:
 
 def knee(what: Load, share: float = KEPT, exact: float = 0.01) -> float:
     """The highest rate in requests/s at which `share` of the requests is within the limits, to `exact`; 0 where no rate is."""
-    high = saturated(what)
+    high = most = saturated(what)
     low, probe = 0.0, 0.8 * high
     if what.figures(high).kept >= share:
         return high
     while not low:
         if what.figures(probe).kept >= share:
             low = probe
-        elif probe < high / 300:
+        elif probe < most / 300:
             return 0.0
         else:
             high, probe = probe, probe / 2

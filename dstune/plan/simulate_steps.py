@@ -86,14 +86,21 @@ def fitted(seen: Measured) -> StepCost:
     rows = sorted((n, median(v)) for n, v in seen.steps.items() if v)
     if len(rows) < 2 or len({p for p, _ in seen.prompts}) < 3:
         raise ValueError("two batch sizes and three prompt lengths are needed")
-    kv = max(0.0, _slope(seen.context)) if len({c for c, _ in seen.context}) > 1 else 0.0
-    base = [(n, max(1e-6, t - kv * n * seen.tokens)) for n, t in rows]
+    cached = max(0.0, _slope(seen.context)) if len({c for c, _ in seen.context}) > 1 else 0.0
+    base = [(n, max(1e-6, t - cached * n * seen.tokens)) for n, t in rows]
     whole = [base[0][1]]
     for n in range(1, base[-1][0] + 1):
         (a, low), (b, high) = next(((x, y) for x, y in itertools.pairwise(base) if n <= y[0]), (base[-2], base[-1]))
         whole.append(low + (high - low) * (n - a) / (b - a))
     offset, prompt, pair = _first(seen.prompts)
-    return StepCost(read=(0.0,), overhead=tuple(whole), prompt=prompt, pair=pair, kv=kv, delay=max(0.0, offset - whole[1]))
+    return StepCost(
+        read=(0.0,),
+        overhead=tuple(whole),
+        prompt=prompt,
+        pair=pair,
+        kv=max(0.0, cached - pair),
+        delay=max(0.0, offset - whole[1]),
+    )
 
 
 def _slope(points: Sequence[tuple[int, float]]) -> float:

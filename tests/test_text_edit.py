@@ -13,6 +13,10 @@ from dstune.readers import app_edit, text_edit
         ("dockerfile", "dockerfile-copy-recursive", "COPY --chown=a -r x /y\n", "COPY --chown=a x /y\n"),
         ("dockerfile", "dockerfile-apt-yes", "RUN apt-get update && apt-get install git\n", "RUN apt-get update && apt-get install -y git\n"),
         ("dockerfile", "dockerfile-apt-yes", "RUN apt install \\\n    git && x\n", "RUN apt install -y \\\n    git && x\n"),
+        ("dockerfile", "dockerfile-apt-lists", "FROM a\nRUN apt-get update && apt-get install -y git\nRUN x\n", "FROM a\nRUN apt-get update && apt-get install -y git && rm -rf /var/lib/apt/lists/*\nRUN x\n"),
+        ("dockerfile", "dockerfile-apt-lists", "FROM a\nRUN apt-get update \\\n && apt-get install -y \\\n    git \\\n    curl\n", "FROM a\nRUN apt-get update \\\n && apt-get install -y \\\n    git \\\n    curl \\\n && rm -rf /var/lib/apt/lists/*\n"),
+        ("compose", "mount-model-cache", "services:\n  a:\n    image: vllm/vllm-openai:v0.11.0\n    command: --model org/m\n    restart: always\n", "services:\n  a:\n    image: vllm/vllm-openai:v0.11.0\n    command: --model org/m\n    volumes:\n      - ~/.cache/huggingface:/root/.cache/huggingface\n    restart: always\n"),
+        ("command", "mount-model-cache", "docker run --gpus all \\\n  -p 8000:8000 \\\n  vllm/vllm-openai:v0.11.0 \\\n  --model org/m\n", "docker run --gpus all \\\n  -p 8000:8000 \\\n  -v ~/.cache/huggingface:/root/.cache/huggingface \\\n  vllm/vllm-openai:v0.11.0 \\\n  --model org/m\n"),
         ("dockerfile", "dockerfile-run-joined", "FROM a\nRUN pip install a \\\n    b\n    c\n    d\nCMD x\n", "FROM a\nRUN pip install a \\\n    b \\\n    c \\\n    d\nCMD x\n"),
         ("dockerfile", "dockerfile-run-joined", "FROM a\nRUN x &&\n    y\nCMD x\n", "FROM a\nRUN x && \\\n    y\nCMD x\n"),
         ("compose", "compose-declare-names", "services:\n  a:\n    image: x:1\n    networks: [n]\n", "services:\n  a:\n    image: x:1\n    networks: [n]\n\nnetworks:\n  n: {}\n"),
@@ -41,8 +45,9 @@ def test_only_its_own_kind_of_file() -> None:
 
 def test_right_files_stay() -> None:
     texts = {
-        "dockerfile": "FROM a:1\nRUN apt-get update && apt-get install -y --no-install-recommends \\\n    # note\n    git\nCOPY --chown=a . /app\n",
-        "compose": "services:\n  a:\n    image: vllm/vllm-openai:v0.11.0\n    command: --model m\n    networks: [n]\nnetworks: {n: {}}\n",
+        "dockerfile": "FROM a:1\nRUN apt-get update && apt-get install -y --no-install-recommends \\\n    # note\n    git \\\n    && rm -rf /var/lib/apt/lists/*\nCOPY --chown=a . /app\n",
+        "compose": "services:\n  a:\n    image: vllm/vllm-openai:v0.11.0\n    command: --model /m\n    networks: [n]\nnetworks: {n: {}}\n",
+        "config": "# torchvision\ntorch==2.6.0\ntorchvision==0.21.0\n",
         "command": "# ~/x \u2013y\nexport A=~/b\nvllm serve m \\\n  --a ~/c \\\n  --b 2\n\necho '你好，“世界”'\n",
     }
     for name, (kinds, _) in text_edit.EDITS.items():

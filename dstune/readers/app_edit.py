@@ -9,7 +9,21 @@ from typing import Any
 
 from dstune.readers.app_edit_context import Context
 
-ROOMS = ("keywords", "place", "prompt", "run", "web", "gradio", "load", "stream", "chatbot", "system", "workers")
+ROOMS = (
+    "keywords",
+    "place",
+    "prompt",
+    "answer",
+    "run",
+    "web",
+    "gradio",
+    "load",
+    "stream",
+    "chatbot",
+    "system",
+    "workers",
+    "guard",
+)
 Change = Callable[[Any, Context], Any]
 """(program, context) → the edited module, or None where it does not apply or cannot be done safely."""
 

@@ -111,7 +111,7 @@ def _service(name: str, service: Any, services: Any, source: str, lines: list[st
         typed = (
             docker_size(str(value))
             if term.spec.get("size")
-            else normalise(f"docker.{own}", _as_list(value) if own in _LISTS else value)
+            else normalise(f"docker.{own}", as_list(value) if own in _LISTS else value)
         )
         if typed is not None:
             settings[own], where[own] = typed, line_of(service, key)
@@ -173,7 +173,8 @@ def plain(value: Any) -> Any:
     return value
 
 
-def _as_list(value: Any) -> list[str]:
+def as_list(value: Any) -> list[str]:
+    """A list of a service's entries in their short form."""
     items = value if isinstance(value, list) else [value]
     return [_volume(i) if isinstance(i, dict) else str(i) for i in items]
 

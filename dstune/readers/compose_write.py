@@ -121,7 +121,7 @@ def _put_docker(service: Any, key: str, value: Value) -> bool:
         if reserved(plain(service.get("deploy")) or {}) or "gpus" in service:
             return False
         count = int(str(value)) if str(value).isdigit() else "all"
-        _insert(
+        insert_key(
             service,
             "deploy",
             {"resources": {"reservations": {"devices": [{"driver": "nvidia", "count": count, "capabilities": ["gpu"]}]}}},
@@ -133,11 +133,11 @@ def _put_docker(service: Any, key: str, value: Value) -> bool:
     if name in service:
         service[name] = shown_
     else:
-        _insert(service, name, shown_)
+        insert_key(service, name, shown_)
     return True
 
 
-def _insert(service: Any, key: str, value: Any) -> None:
+def insert_key(service: Any, key: str, value: Any) -> None:
     """A new key behind `command` or `image`, so that the blank line at the service's end stays at its end."""
     keys = list(service)
     at = max((keys.index(k) + 1 for k in ("image", "build", "command") if k in keys), default=0)
@@ -161,7 +161,7 @@ def _put_variable(service: Any, name: str, value: Value) -> bool:
     if value is None:
         return isinstance(env, dict) and env.pop(name, None) is not None
     if env is None:
-        _insert(service, "environment", {name: shown_})
+        insert_key(service, "environment", {name: shown_})
     else:
         env[name] = shown_
     return True

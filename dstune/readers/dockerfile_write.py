@@ -12,7 +12,7 @@ from dstune.readers import image as images
 from dstune.readers.dockerfile import Step, argv_of, steps
 from dstune.readers.given import given
 from dstune.readers.launch import recognise
-from dstune.readers.write import into_command, spoken
+from dstune.readers.write import into_command, spoken, taken_out
 
 
 def write(text: str, settings: Mapping[str, Value]) -> str:
@@ -132,7 +132,14 @@ def _variable(text: str, name: str, value: str | None) -> str:
     shown_ = f'"{value}"' if value is not None and re.search(r"\s", value) else value
     if found:
         if value is None:
-            return re.sub(rf"(?m)^\s*ENV\s+{re.escape(name)}[= ][^\n]*\n", "", text)
+            alone = re.sub(
+                rf"(?m)^\s*ENV\s+{re.escape(name)}(?: [^\n=\\]*|=(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s\\]*))[ \t]*\n", "", text
+            )
+            if alone != text:
+                return alone
+            start = text.rindex(name, 0, found.start(3))
+            rest = taken_out(text, start, found.end(3))
+            return re.sub(r"(?m)^(\s*ENV)[ \t]*\\[ \t]*\n[ \t]*", r"\1 ", rest)
         return text[: found.start(3)] + str(shown_) + text[found.end(3) :]
     if value is None:
         return text

@@ -16,6 +16,8 @@ from dstune.readers.app_edit_notebook import in_cells, is_notebook
 
 CODE = frozenset(("transformers", "tokenizer", "generate", "gradio", "client", "app"))
 """Families of settings that stand in programs."""
+PINNED = ("config", "command", "dockerfile")
+"""Kinds of files in which packages are listed."""
 _BY_EDIT = {
     "transformers.dtype": "set-dtype", "generate.max_new_tokens": "set-max-new-tokens", "generate.temperature": "set-sampling",
     "generate.top_p": "set-sampling", "generate.do_sample": "set-sampling", "gradio.queue_max_size": "queue-method",
@@ -72,10 +74,18 @@ def _is_expression(text: str) -> bool:
 def fixed(document: Document, fix: Fix, context: Context) -> str | None:
     """The document after a fix; None where it has no place here, is done already, or cannot be done safely."""
     values = values_of(fix)
+    if document.kind == "app" and any(k.startswith("requirements.") for k in values):
+        return None
     if document.kind == "app" and is_notebook(document.path, document.text):
         return in_cells(document.text, lambda code: _program(code, fix, values, context))
     if document.kind == "app":
         return _program(document.text, fix, values, context)
+    pins = {k.partition(".")[2]: v for k, v in values.items() if k.startswith("requirements.")}
+    if pins:
+        from dstune.readers.pins import pinned
+
+        after = pinned(document.kind, document.text, pins) if document.kind in PINNED else document.text
+        return after if after != document.text else None
     if fix.edit in text_edit.EDITS:
         return text_edit.edited(document.kind, document.text, fix.edit, context.versions)
     if fix.edit or not values or document.kind not in READERS:
@@ -122,6 +132,10 @@ def suits(document: Document, fix: Fix, evidence: Evidence) -> bool:
     families = {key.partition(".")[0] for key in fix.set}
     if fix.edit in text_edit.EDITS:
         return document.kind in text_edit.EDITS[fix.edit][0] or (document.kind == "app" and fix.edit in app_edit.edits())
+    if families == {"requirements"} or fix.edit == "torch-trio":
+        return document.kind in PINNED and _reads(evidence, document.path, {"requirements"})
+    if families == {"env"} and document.kind in ("command", "compose", "dockerfile"):
+        return _reads(evidence, document.path, {"env", "command", "docker", "dockerfile"})
     if document.kind == "app":
         return bool(fix.edit) or bool(families & CODE) or _reads(evidence, document.path, families)
     if fix.edit or families & CODE:

@@ -6,8 +6,9 @@ import itertools
 import re
 from collections.abc import Callable, Mapping
 
+from dstune.readers.pins import torch_trio
 from dstune.readers.shell import joiner, slips
-from dstune.readers.text_edit_compose import names_declared, service_addresses, without_entry_point
+from dstune.readers.text_edit_compose import cache_mounted, names_declared, service_addresses, without_entry_point
 from dstune.readers.text_edit_launch import one_worker, vllm_flags
 
 _OPTION = re.compile(r"[ \t]*--?[A-Za-z]")
@@ -19,7 +20,13 @@ def edited(kind: str, text: str, name: str, versions: Mapping[str, str] | None =
     kinds, change = EDITS.get(name, ((), None))
     if change is None or kind not in kinds:
         return None
-    after = change(text) if name != "vllm-flags" else vllm_flags(kind, text, versions or {})
+    after = (
+        vllm_flags(kind, text, versions or {})
+        if name == "vllm-flags"
+        else torch_trio(kind, text)
+        if name == "torch-trio"
+        else change(text)
+    )
     return after if after != text else None
 
 
@@ -36,6 +43,24 @@ def apt_with_yes(text: str) -> str:
         return found[0] if _YES.search(whole) else f"{found[1]} -y{found[2]}"
 
     return re.sub(r"(\bapt(?:-get)?\b(?:[ \t]+-\S+)*[ \t]+install)((?:[^&;|\n\\]|\\\n)*)", one, text)
+
+
+def apt_lists_deleted(text: str) -> str:
+    """A RUN that installs packages deletes apt's lists in the same layer."""
+    from dstune.readers.dockerfile import steps
+
+    lines = text.split("\n")
+    for step in reversed(steps(text)):
+        if step.name != "RUN" or not re.search(r"\bapt(?:-get)?\b[^&;|]*\binstall\b", step.args) or "<<" in step.args:
+            continue
+        if re.search(r"rm\s+-\w+\s+\S*/var/lib/apt/lists|type=cache", step.args) or not lines[step.last - 1].strip():
+            continue
+        last = lines[step.last - 1].rstrip()
+        joins = [m[1] for line in lines[step.line - 1 : step.last] if (m := re.match(r"(\s*&&)", line))]
+        inner = re.match(r"\s*", last)
+        break_ = f" \\\n{joins[-1] if joins else (inner[0] if inner else '    ') + '&&'} " if step.last > step.line else " && "
+        lines[step.last - 1] = f"{last}{break_}rm -rf /var/lib/apt/lists/*"
+    return "\n".join(lines)
 
 
 def run_joined(text: str) -> str:
@@ -128,6 +153,7 @@ def plain_characters(text: str) -> str:
 EDITS: dict[str, tuple[tuple[str, ...], Callable[[str], str]]] = {
     "dockerfile-copy-recursive": (("dockerfile",), without_recursive_copy),
     "dockerfile-apt-yes": (("dockerfile",), apt_with_yes),
+    "dockerfile-apt-lists": (("dockerfile",), apt_lists_deleted),
     "dockerfile-run-joined": (("dockerfile",), run_joined),
     "compose-declare-names": (("compose",), names_declared),
     "compose-drop-entry-point": (("compose",), without_entry_point),
@@ -137,6 +163,8 @@ EDITS: dict[str, tuple[tuple[str, ...], Callable[[str], str]]] = {
     "shell-home": (("command",), tilde_as_home),
     "shell-plain-characters": (("command",), plain_characters),
     "vllm-flags": (("command", "compose", "dockerfile"), str),
+    "torch-trio": (("config", "command", "dockerfile"), str),
+    "mount-model-cache": (("command", "compose"), cache_mounted),
     "one-worker-process": (("command", "compose", "dockerfile"), one_worker),
 }
 """Edits by the name that recipes use in `edit = "…"`: the kinds of file they are for, and the change."""

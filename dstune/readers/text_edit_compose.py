@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Any
 
 from dstune.model import Document, Fact
 from dstune.readers import compose
-from dstune.readers.compose import environment_of, launch_of
-from dstune.readers.compose_write import changed_services, changed_tree, folded
-from dstune.readers.containers import Container, derived
+from dstune.readers.compose import as_list, environment_of, launch_of, plain
+from dstune.readers.compose_write import changed_services, changed_tree, folded, insert_key
+from dstune.readers.containers import Container, accumulate, derived, environment
 from dstune.readers.given import given
 
 _PROGRAM = re.compile(
@@ -127,3 +128,63 @@ def _listening(service: Any) -> list[tuple[int, int]]:
         port = int(said) if isinstance(said, int | float) else _PORTS[launch.engine]
         found.append((port, port))
     return found
+
+
+_HOST = (
+    ("modelscope", "~/.cache/modelscope"),
+    ("ollama", "~/.ollama"),
+    ("huggingface", "~/.cache/huggingface"),
+    ("hub", "~/.cache/huggingface"),
+)
+"""Folder in the container → the same cache on the host, by the tool that fills it."""
+
+
+def cache_mounted(text: str) -> str:
+    """The host's model cache in the container, where a server would download into the container itself."""
+    if re.search(r"(?m)^services:", text):
+        return changed_services(text, _mounted)
+    from dstune.readers.launch import launches
+    from dstune.readers.write import gap
+
+    for launch in reversed(list(launches(text))):
+        if launch.image is None or not launch.container or not launch.image.end:
+            continue
+        settings, env = _docker_of(launch)
+        facts = dict(derived(Container(settings, env, launch)))
+        if facts.get("cache_mounted") is False and (mount := _mount(str(facts["cache_folder"]))):
+            at = launch.image.start
+            text = f"{text[:at]}-v {mount}{gap(text, at)}{text[at:]}"
+    return text
+
+
+def _docker_of(launch: Any) -> tuple[dict[str, Any], dict[str, str]]:
+    settings: dict[str, Any] = {"image": launch.image.text}
+    for item in given("docker", launch.docker):
+        if item.value is not None:
+            accumulate(settings, item.term.name.partition(".")[2], item.value)
+    words = [w.text for w in launch.docker]
+    pairs = [b for a, b in itertools.pairwise(words) if a in ("-e", "--env")]
+    return settings, environment(pairs)
+
+
+def _mount(folder: str) -> str:
+    host = next((h for word, h in _HOST if word in folder), "")
+    return f"{host}:{folder}" if host else ""
+
+
+def _mounted(service: Any) -> bool:
+    settings: dict[str, Any] = {"image": str(service.get("image") or "")}
+    volumes = service.get("volumes")
+    if volumes is not None:
+        settings["volumes"] = as_list(plain(volumes))
+    if service.get("user"):
+        settings["user"] = str(service["user"])
+    facts = dict(derived(Container(settings, environment_of(service.get("environment")), launch_of(service, []))))
+    mount = _mount(str(facts.get("cache_folder") or ""))
+    if facts.get("cache_mounted") is not False or not mount or not (volumes is None or isinstance(volumes, list)):
+        return False
+    if volumes is None:
+        insert_key(service, "volumes", [mount])
+    else:
+        volumes.append(mount)
+    return True

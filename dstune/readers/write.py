@@ -66,7 +66,7 @@ def into_command(text: str, settings: Mapping[str, Value]) -> str:
                 else:
                     text = _set_env(text, launch, term, value)
                 break
-            if family == "env" and term.spec.get("env") and (launch.engine or launch.container):
+            if family == "env" and term.spec.get("env") and (launch.engine or launch.container or launch.program == "python"):
                 text = _set_env(text, launch, term, value)
                 break
     return text
@@ -101,7 +101,7 @@ def _set(text: str, launch: Launch, term: Term, value: Value, words: Sequence[Wo
         return _put(text, last.flag.start, last.flag.end, " ".join([last.flag.text, *words_for(term, value)[1:]]))
     new = words_for(term, value)
     if before is not None:
-        return _put(text, before.start, before.start, " ".join(new) + _gap(text, before.start))
+        return _put(text, before.start, before.start, " ".join(new) + gap(text, before.start))
     return _append(text, launch, " ".join(new))
 
 
@@ -109,7 +109,7 @@ def _put(text: str, start: int, end: int, new: str) -> str:
     return text[:start] + new + text[end:]
 
 
-def _gap(text: str, start: int) -> str:
+def gap(text: str, start: int) -> str:
     """What stands between a word that begins its line and the one before it: ` \\`, line end and indent, or a space."""
     line = text.rfind("\n", 0, start) + 1
     indent = text[line:start]
@@ -173,7 +173,7 @@ def _set_env(text: str, launch: Launch, term: Term, value: Value) -> str:
     if value is None:
         return text
     if launch.container and launch.image is not None:
-        return _put(text, launch.image.start, launch.image.start, f"-e {name}={quoted(shown)}{_gap(text, launch.image.start)}")
+        return _put(text, launch.image.start, launch.image.start, f"-e {name}={quoted(shown)}{gap(text, launch.image.start)}")
     first = launch.args[0].start if launch.args else launch.end
     line = text.rfind("\n", 0, first) + 1
     while line > 1 and re.search(

@@ -122,7 +122,10 @@ def _read_one(
             return found.plus(gaps=stream.gaps), document
         if _binary(head):
             raise _no_text(name)
-        hits, facts = scanner("log").scan(blocks(_Joined(head, stream), report), "log", name)
+        halves = None
+        if path != "-" and not isinstance(opened, gzip.GzipFile):
+            halves = importlib.import_module("dstune.readers.scan_halves").scan_halves(path, name, progress=report)
+        hits, facts = halves or scanner("log").scan(blocks(_Joined(head, stream), report), "log", name)
     return Evidence(tuple(facts), tuple(stream.gaps), tuple(hits)), None
 
 

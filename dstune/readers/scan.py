@@ -62,12 +62,12 @@ class Readable(Protocol):
         ...
 
 
-def blocks(stream: Readable, progress: Callable[[int], None] | None = None) -> Iterator[tuple[int, bytes]]:
+def blocks(stream: Readable, progress: Callable[[int], None] | None = None, marked: bool = True) -> Iterator[tuple[int, bytes]]:
     """(number of the first line, bytes) of a stream in blocks of about 1 MB that end at a line end.
 
-    Lines of more than 4 MB are cut. UTF-16 is known by its mark and becomes UTF-8.
+    Lines of more than 4 MB are cut. UTF-16 is known by its mark and becomes UTF-8; `marked`: whether there may be one.
     """
-    line, done, rest, start = 1, 0, b"", True
+    line, done, rest, start = 1, 0, b"", marked
     while True:
         read = stream.read(BLOCK)
         if start:

@@ -27,7 +27,7 @@ PIECE = 1 << 18
 """Bytes looked at in one go: what is found in them takes up to 130 times as many while it is read."""
 _LONGEST = 4 * CUT
 """Bytes of a line that can hold what expressions see."""
-_AROUND = 5 * WINDOW
+AROUND = 5 * WINDOW
 """Bytes that hold the characters around a line."""
 TRIES = 1000
 """Places at which a row that reaches over line ends is looked at, each a window of up to 8,000 characters: a line repeated 20,000
@@ -115,20 +115,18 @@ class Pass:
                         break
                 else:
                     tried.add(row)
-                    if not rows[row].cause and not rows[row].multiline:
+                    if rows[row].multiline:
+                        number, at = number + data.count(b"\n", at, begin), begin
+                        self._open.append(_Anchor(number, row, self._offset + begin, self._offset + end))
+                    elif not rows[row].cause:
                         facts.setdefault(row, []).append((begin, end))
-                        continue
-                    if not rows[row].multiline:
+                    else:
                         seen = seen or data[begin:end].decode("utf-8", "replace")[:CUT]
                         match = pattern(row).search(seen)
-                        if match is None:
-                            continue
-                    number, at = number + data.count(b"\n", at, begin), begin
-                    if rows[row].multiline:
-                        self._open.append(_Anchor(number, row, self._offset + begin, self._offset + end))
-                    else:
-                        told = told or shown(seen)
-                        self._hit(row, number, match, told)
+                        if match is not None:
+                            number, at = number + data.count(b"\n", at, begin), begin
+                            told = told or shown(seen)
+                            self._hit(row, number, match, told)
         if facts:
             self._facts.note(facts, first, data)
         self._look_around(data)
@@ -144,9 +142,9 @@ class Pass:
 
     def _look_around(self, data: bytes, last: bool = False) -> None:
         """Rows that reach over line ends, as far as the text behind their line is there. `data` comes behind what was seen."""
-        if not self._open and len(data) >= _AROUND:
+        if not self._open and len(data) >= AROUND:
             self._offset += len(data)
-            self._tail = data[data.rfind(b"\n", 0, len(data) - _AROUND) + 1 :]
+            self._tail = data[data.rfind(b"\n", 0, len(data) - AROUND) + 1 :]
             return
         around = self._tail + data
         shift = self._offset - len(self._tail)  # where `around` begins in the whole text
@@ -155,7 +153,7 @@ class Pass:
         place, seen = -1, ("", 0, 0, 0)
         for anchor in sorted(self._open, key=lambda a: (a.line, a.row)):
             row = anchor.row
-            if not last and self._offset - anchor.end < _AROUND:
+            if not last and self._offset - anchor.end < AROUND:
                 waiting.append(anchor)
             elif row not in self._full:
                 self._tries[row] = self._tries.get(row, 0) + 1
@@ -165,7 +163,7 @@ class Pass:
                 if self._tries[row] >= TRIES:
                     self._full.add(row)
         self._open = waiting
-        keep = min([self._offset, *(a.begin for a in waiting)]) - shift - _AROUND
+        keep = min([self._offset, *(a.begin for a in waiting)]) - shift - AROUND
         self._tail = around[around.rfind(b"\n", 0, keep) + 1 :] if keep > 0 else around
 
     def _search(self, row: int, line: int, text: str, begin: int, low: int, high: int) -> None:

@@ -60,7 +60,7 @@ def server(subject: str = "server", **more: object) -> list[Fact]:
         subject,
         **{
             "engine": "vllm", "version": "0.10.1", "url": "http://127.0.0.1:8000", "reachable": True, "models": ["deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"],
-            "running": 8, "waiting": 24, "kv_usage_pct": 11.0, "kv_tokens": 612352, "generation_tok_s": 611.0, "ttft_p50_ms": 5210.0, "ttft_p95_ms": 9870.0,
+            "running": 8, "waiting": 24, "kv_usage_pct": 11.0, "kv_tokens": 530432, "generation_tok_s": 611.0, "ttft_p50_ms": 5210.0, "ttft_p95_ms": 9870.0,
             "itl_p50_ms": 12.9, "itl_p95_ms": 14.2, "prefix_hit_pct": 38.0, **more,
         },
     )  # fmt: skip
@@ -90,6 +90,7 @@ def samples(count: int = 90) -> list[Evidence]:
                 engine="vllm",
                 ours=True,
                 container="web-vllm-1",
+                settings=["vllm.model=deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", "vllm.max_num_seqs=8"],
             ),
             *process(1, 0, 512, "/usr/lib/xorg/Xorg vt2 -displayfd 3"),
             *server(generation_tok_s=600.0 + 12 * math.sin(i / 5), waiting=24 if i > 20 else 0, running=8 if i > 5 else 2),

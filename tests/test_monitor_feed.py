@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,8 +19,9 @@ from dstune.model import Evidence, Fact, Gap
 from dstune.probes import nvidia_watch
 from dstune.probes.nvidia_watch import GpuWatch, Names, holds_gpu
 from dstune.probes.server_watch import Reading
-from dstune.tui import draw, load, logs, sampling, split
+from dstune.tui import draw, follow, load, logs, sampling, split
 from dstune.tui.feed import CannedFeed, shares
+from dstune.tui.overview import overview
 from dstune.tui.replay import Recorder, ReplayFeed
 from dstune.tui.state import KEEP, State
 from tests import monitor_samples as canned
@@ -39,7 +41,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not shutil.which("gcc"):
         pytest.fail("these tests need gcc: it builds the stand-in NVML library")
     folder = tmp_path_factory.mktemp("nvml")
-    command = ["gcc", "-shared", "-fPIC", "-O1", "-Wl,-soname,libnvidia-ml.so.1", "-o", folder / "libnvidia-ml.so.1"]
+    target = str(folder / "libnvidia-ml.so.1")
+    command = ["gcc", "-shared", "-fPIC", "-O1", "-Wl,-soname,libnvidia-ml.so.1", "-o", target]
     subprocess.run([*command, HERE / "fakenvml" / "fakenvml.c"], check=True)
     return folder
 
@@ -115,6 +118,30 @@ def test_mig_slices(snapshot: Callable[..., Path], watch: Callable[..., GpuWatch
     snapshot("h100-mig")
     gpus = watch()
     wait(lambda: value(gpus.latest(), "gpu0", "mig_slice_total_mib") == [9856, 40448])
+    assert value(gpus.latest(), "gpu0", "mig_slice_free_mib") == [9844, 20448]
+    assert value(gpus.latest(), "gpu0", "mig_slice_instance") == [9, 2]
+    assert value(gpus.latest(), "process", "mig_instance") == 2
+
+
+def test_mig_slices_on_the_screen(snapshot: Callable[..., Path], watch: Callable[..., GpuWatch]) -> None:
+    """Each slice with its own memory, the process with the slice it runs in; beside a card that is lost."""
+    snapshot("h100-mig")
+    gpus = watch()
+    wait(gpus.well)
+    state = State()
+    state.take(Evidence(tuple(i for i in gpus.latest() if isinstance(i, Fact))), None)
+    shown = "\n".join(line.plain for line in overview(state, 100, 30))
+    assert re.search(r"1g\.10gb .* 0\.0G/9\.6G", shown)
+    assert re.search(r"3g\.40gb .* 19\.5G/39\.5G", shown)
+    assert re.search(r"19\.5G  3g\.40gb ", shown)
+    assert "GPU LOST" in shown
+
+
+def test_without_mig_no_process_has_an_instance(snapshot: Callable[..., Path], watch: Callable[..., GpuWatch]) -> None:
+    snapshot("rtx4090")
+    gpus = watch()
+    wait(lambda: value(gpus.latest(), "process", "pid") is not None)
+    assert value(gpus.latest(), "process", "mig_instance") is None
 
 
 def test_names_of_processes() -> None:
@@ -339,30 +366,126 @@ def test_flicker_asks_for_no_new_diagnosis() -> None:
 def test_log_is_followed_through_rotation(tmp_path: Path) -> None:
     path = tmp_path / "server.log"
     path.write_text("one\ntwo")
-    follow = logs.follow(str(path))
-    assert next(follow) == "one\n"
+    found = follow.follow(str(path))
+    assert next(found) == "one\n"
     with path.open("a") as f:
         f.write(" and more\n")
-    assert next(follow) == "two and more\n"
+    assert next(found) == "two and more\n"
     path.rename(tmp_path / "server.log.1")
-    assert "cannot be read" in next(follow)
-    assert next(follow) == ""
+    assert "cannot be read" in next(found)
+    assert next(found) == ""
     path.write_text("fresh\n")
-    assert next(follow) == "fresh\n"
+    assert next(found) == "fresh\n"
     path.write_text("")
-    assert next(follow) == ""
+    assert next(found) == ""
 
 
-def test_log_command_that_ends_or_is_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = tmp_path / "docker"
-    program.write_text("#!/bin/sh\necho from $4 $5\n")
-    program.chmod(0o755)
+DOCKER = """#!/bin/sh
+# a container engine of one container: $STATE holds its lines; `stopped`, `gone` and `denied` beside it say how it is
+cd "$(dirname "$0")"
+echo "$@" >> calls
+[ -e denied ] && { echo "permission denied while trying to connect to the Docker daemon socket" >&2; exit 1; }
+[ -e gone ] && { echo "Error response from daemon: No such container: $5" >&2; exit 1; }
+[ "$3" = --since ] || cat lines
+at=$(wc -l < lines)
+while [ ! -e stopped ]; do
+    now=$(wc -l < lines)
+    [ "$now" -gt "$at" ] && tail -n +$((at + 1)) lines && at=$now
+    sleep 0.05
+done
+"""
+
+
+class Followed:
+    """What a followed log has said so far; `until` waits for words, and fails where they do not come."""
+
+    def __init__(self, source: str) -> None:
+        self.pieces, self.text = follow.follow(source), ""
+
+    def until(self, words: str, seconds: float = 20) -> None:
+        end = time.monotonic() + seconds
+        while words not in self.text:
+            assert time.monotonic() < end, self.text
+            self.text += next(self.pieces)
+            time.sleep(0.005)
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder on PATH with `docker`, `podman` and `journalctl`, all the same script."""
+    for name in ("docker", "podman", "journalctl"):
+        (tmp_path / name).write_text(DOCKER)
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "lines").write_text("INFO started\n")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    text = "".join(logs.follow("docker:web"))
-    assert "from 500 web" in text
-    assert "ended with 0" in text
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert "journalctl: " in next(logs.follow("journal:vllm"))
+    monkeypatch.setattr(follow, "AGAIN_S", 0.2)
+    return tmp_path
+
+
+@pytest.mark.parametrize("kind", ["docker", "podman"])
+def test_log_of_a_container_is_followed_through_its_restart(engine: Path, kind: str) -> None:
+    log = Followed(f"{kind}:web")
+    log.until("INFO started\n")
+    with (engine / "lines").open("a") as f:
+        f.write("INFO ready\n")
+    log.until("INFO ready\n")
+    (engine / "stopped").touch()
+    log.until("[container web has stopped; waiting for it to come back]\n")
+    (engine / "stopped").unlink()
+    wait(lambda: (next(log.pieces), "--since" in (engine / "calls").read_text())[1])
+    with (engine / "lines").open("a") as f:
+        f.write("INFO started again\n")
+    log.until("[web is followed again]\nINFO started again\n")
+    assert log.text.count("INFO ready") == 1  # no line twice
+    log.pieces.close()  # type: ignore[attr-defined]
+
+
+def test_log_of_a_container_that_is_replaced(engine: Path) -> None:
+    """`docker compose up` makes a new one of the same name."""
+    log = Followed("docker:web")
+    log.until("INFO started\n")
+    (engine / "gone").touch()
+    (engine / "stopped").touch()
+    log.until("[no container web here; waiting for one]\n")
+    calls = len((engine / "calls").read_text().splitlines())
+    wait(lambda: (next(log.pieces), len((engine / "calls").read_text().splitlines()) > calls + 1)[1])
+    assert log.text.count("no container web") == 1  # said once, however often it is tried
+    (engine / "gone").unlink()
+    (engine / "stopped").unlink()
+    calls = len((engine / "calls").read_text().splitlines())
+    wait(lambda: (next(log.pieces), len((engine / "calls").read_text().splitlines()) > calls)[1])
+    with (engine / "lines").open("a") as f:
+        f.write("INFO new\n")
+    log.until("[web is followed again]\nINFO new\n")
+    log.pieces.close()  # type: ignore[attr-defined]
+
+
+def test_log_program_that_is_refused_or_absent(engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (engine / "denied").touch()
+    log = Followed("docker:web")
+    log.until("permission denied")
+    log.until("[docker logs ended with 1; trying again]\n")
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert "docker: " in "".join(follow.follow("docker:web"))
+
+
+def test_journal_is_followed(engine: Path) -> None:
+    log = Followed("journal:vllm.service")
+    log.until("INFO started\n")
+    assert (engine / "calls").read_text() == "-f -u vllm.service -n 500\n"
+    with (engine / "lines").open("a") as f:
+        f.write("ERROR out of memory\n")
+    log.until("ERROR out of memory\n")
+    log.pieces.close()  # type: ignore[attr-defined]
+
+
+def test_nobody_is_left_behind_when_the_log_is_closed(engine: Path) -> None:
+    log = Followed("docker:web")
+    log.until("INFO started\n")
+    mine = subprocess.run(["ps", "-ww", "-o", "pid=,args=", "--ppid", str(os.getpid())], capture_output=True, text=True).stdout
+    (child,) = [int(line.split()[0]) for line in mine.splitlines() if "docker logs" in line]
+    log.pieces.close()  # type: ignore[attr-defined]
+    assert not Path(f"/proc/{child}").exists()
 
 
 def test_scrolled_back_log_stays_where_it_is() -> None:

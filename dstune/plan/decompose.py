@@ -70,6 +70,8 @@ class Holder:
     kv_tokens: float | None = None
     kv_used_mib: float | None = None
     assumed: tuple[str, ...] = ()
+    guessed: bool = False
+    """No setting was readable: the size of a pool is the engine's default."""
     why: str = ""
 
     @property
@@ -142,18 +144,27 @@ def _holder(subject: str, facts: Own, card: str, own: Mapping[str, Own]) -> Hold
     if base.mib is None:
         return replace(base, why=say("the driver does not say how much it holds", "驱动不提供该进程的显存占用"))
     try:
-        spec = _spec(base.model, facts, answers)
+        spec = _spec(base.model, engine, facts, answers)
         board = gpus.find(str(own.get(card, {}).get("name") or ""), _number(own.get(card, {}).get("memory_total_mib")))
     except DstuneError as error:
         return replace(base, why=" ".join(filter(None, (error.what, error.next))))
     share, total = _cards(facts, own), _number(own.get(card, {}).get("memory_total_mib"))
     reserved = _number(own.get(card, {}).get("memory_reserved_mib"))
-    visible = total - reserved if total and reserved else 0.0
+    visible = slice_of(facts, own.get(card, {})) or (total - reserved if total and reserved else 0.0)
     try:
         ask, assumed = _ask(engine, version, spec, board, share, visible, settings, facts, answers)
-        return _parts(replace(base, assumed=assumed), ask, facts, server, own)
+        return _parts(replace(base, assumed=assumed, guessed=not settings), ask, facts, server, own)
     except (DstuneError, ValueError, ArithmeticError, KeyError) as error:
         return replace(base, why=getattr(error, "what", "") or f"{type(error).__name__}: {error}")
+
+
+def slice_of(process: Own, card: Own, what: str = "mig_slice_total_mib") -> Any:
+    """Memory (or another list of the card) of the MIG slice that a process runs in; None without MIG."""
+    instances, values = card.get("mig_slice_instance"), card.get(what)
+    if not isinstance(instances, list) or not isinstance(values, list) or process.get("mig_instance") not in instances:
+        return None
+    at = instances.index(process["mig_instance"])
+    return values[at] if at < len(values) else None
 
 
 def _served(answers: Own) -> str:
@@ -190,12 +201,19 @@ def _server(holder: Holder, facts: Own, settings: Mapping[str, str], own: Mappin
     return same[0] if len(same) == 1 else ""
 
 
-def _spec(name: str, facts: Own, answers: Own) -> ModelSpec:
+def _list(value: Value) -> list[str]:
+    return [str(v) for v in value] if isinstance(value, list) else []
+
+
+def _spec(name: str, engine: str, facts: Own, answers: Own) -> ModelSpec:
     text = facts.get("model_config")
     if isinstance(text, str):
         return _of_config(name, text)
-    for known in (name, str(answers.get("model_root") or "")):
-        if known:
+    blind = engine == "llama.cpp" or "quantization" in str(
+        answers.get("command") or ""
+    )  # the id does not tell how wide they are
+    for known in (name, str(answers.get("model_root") or ""), *_list(answers.get("models"))):
+        if known and not blind:
             try:
                 return models.find(known)
             except DstuneError:

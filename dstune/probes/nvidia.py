@@ -19,6 +19,7 @@ from dstune.probes.nvidia_processes import Used, shares
 from dstune.probes.nvidia_tables import (
     FUNCTION_NOT_FOUND,
     LOST,
+    NO_INSTANCE,
     NOT_SUPPORTED,
     READINGS,
     RESET_REQUIRED,
@@ -294,7 +295,7 @@ def _slices(card: Card) -> Iterator[Item]:
     if isinstance(maximum, Exception):
         yield gap(card.subject, "mig_slices", maximum)
         return
-    names, totals, free = [], [], []
+    names, totals, free, instances = [], [], [], []
     for index in range(maximum):
         part = card.ask("MigDeviceHandleByIndex", index)
         if isinstance(part, Exception):
@@ -304,9 +305,12 @@ def _slices(card: Card) -> Iterator[Item]:
         memory = card.ask("MemoryInfo", of=part)
         totals.append(None if isinstance(memory, Exception) else mib(memory.total))
         free.append(None if isinstance(memory, Exception) else mib(memory.free))
+        instance = card.ask("GpuInstanceId", of=part)
+        instances.append(None if isinstance(instance, Exception) else instance)
     yield card.item("mig_slices", "MigDeviceHandleByIndex", names)
     yield card.item("mig_slice_total_mib", "MemoryInfo of the slices", totals)
     yield card.item("mig_slice_free_mib", "MemoryInfo of the slices", free)
+    yield card.item("mig_slice_instance", "GpuInstanceId of the slices", instances)
 
 
 def _uses(card: Card) -> Iterator[Used | Gap]:
@@ -324,8 +328,14 @@ def _uses(card: Card) -> Iterator[Used | Gap]:
             size = None if process.usedGpuMemory is None else mib(process.usedGpuMemory)
             before = seen.get(process.pid)
             if before is None or (size or 0) > (before.mib or 0):
-                seen[process.pid] = Used(process.pid, kind, size)
+                seen[process.pid] = Used(process.pid, kind, size, _instance(process))
     yield from seen.values()
+
+
+def _instance(process: Any) -> int | None:
+    """The GPU instance (MIG) that a process runs in; None without MIG, and from drivers that do not say."""
+    found = getattr(process, "gpuInstanceId", None)
+    return found if isinstance(found, int) and found != NO_INSTANCE else None
 
 
 def main() -> None:

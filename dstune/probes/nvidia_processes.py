@@ -15,11 +15,12 @@ from dstune.redact import redact
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """A process on a card as NVML lists it; `mib` is None where the driver does not say (WSL, Windows)."""
+    """A process on a card as NVML lists it; `mib` is None where the driver does not say (WSL, Windows), `instance` without MIG."""
 
     pid: int
     kind: str
     mib: int | None
+    instance: int | None = None
 
 
 def shares(subject: str, index: int, used: Sequence[Used | Gap], total_used: int | None, first: int) -> Iterator[Item]:
@@ -54,6 +55,7 @@ def shares(subject: str, index: int, used: Sequence[Used | Gap], total_used: int
             command=redact(" ".join(process.argv))[:300] or None,
             engine=engine,
             ours=ours,
+            mig_instance=use.instance,
         )
         if use.mib is None:
             yield Gap(where, "memory_mib", say("the driver does not say (WSL or Windows)", "驱动不提供此项(WSL 或 Windows)"))

@@ -9,6 +9,8 @@ from dstune.lang import say
 from dstune.model import Gap
 
 NOT_SUPPORTED, NO_PERMISSION, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND, LOST, RESET_REQUIRED, MISMATCH = 3, 4, 12, 13, 15, 16, 18
+NO_INSTANCE = 0xFFFFFFFF
+"""`gpuInstanceId` of a process on a card without MIG."""
 _ARCHITECTURES = {
     2: "Kepler",
     3: "Maxwell",

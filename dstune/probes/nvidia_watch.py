@@ -136,6 +136,8 @@ def samples(nvml: Any, turn: int = 0) -> Iterator[Item]:
                 yield Fact(where, "gpu", index, "nvml")
                 if use.mib is not None:
                     yield Fact(where, "memory_mib", use.mib, "nvml")
+                if use.instance is not None:
+                    yield Fact(where, "mig_instance", use.instance, "nvml")
         yield Fact(subject, "lost", card.lost, "nvml")
 
 

@@ -16,7 +16,7 @@ from textual.widgets import ContentSwitcher
 
 from dstune.lang import current, say, use
 from dstune.model import Diagnosis, Evidence, Fact
-from dstune.tui import doctor, doing, keys, load, logs, overview, plan, split
+from dstune.tui import doctor, doing, follow, keys, load, logs, overview, plan, split
 from dstune.tui.dialogs import Help
 from dstune.tui.doing import Actions
 from dstune.tui.draw import Lines, wrapped
@@ -85,6 +85,7 @@ class Monitor(App[int]):
         self.start_screen, self.note = start, ""
         self.sampler = Sampler(feed, self.actions.diagnose, self.beside, self._say)
         self._ended = threading.Event()
+        self._log_thread = threading.Thread(target=self._follow, name="log", daemon=True)
         self._reveal = True
         self._load_task: Any = None
         if plain:
@@ -105,7 +106,7 @@ class Monitor(App[int]):
         self._on_signals()
         self.sampler.start()
         if self.log_state.source:
-            threading.Thread(target=self._follow, name="log", daemon=True).start()
+            self._log_thread.start()
         if self.start_screen == "plan":
             self._plan()
         self.call_after_refresh(self.draw)
@@ -127,7 +128,7 @@ class Monitor(App[int]):
             self.post_message(Told(str(what or ""), what is None))
 
     def _follow(self) -> None:
-        for text in logs.follow(self.log_state.source):
+        for text in follow.follow(self.log_state.source):
             if self._ended.is_set():
                 return
             if text:
@@ -153,6 +154,7 @@ class Monitor(App[int]):
         if self.actions.diagnose is not None:
             found = await asyncio.to_thread(self.actions.diagnose, self.evidence())
             self.state.diagnosis, self.state.diagnosed = found, True
+            self.state.holders = split.holders(self.evidence())
         self._texts()
         self.draw()
 
@@ -162,22 +164,24 @@ class Monitor(App[int]):
         if self.note and self.state.ended:
             self.state.ended, self.note = False, ""
         if message.diagnosis is not None:
-            self.state.sizes = split.sizes(self.state)
+            self.state.holders = split.holders(self.evidence())
             self._texts()
         if not self.load.url:
-            self.load.url = self._server_url()
+            self.load.url = next(iter(self.urls()), "")
         if self.load.running:
             cards = self.state.subjects("gpu")
             self.load.gpu.append(self.state.number(cards[0], "utilization_pct") if cards else None)
         self.draw()
 
-    def _server_url(self) -> str:
+    def urls(self) -> list[str]:
+        """Addresses of the servers, as the load takes them."""
+        found = []
         for server in self.state.subjects("server"):
             if url := self.state.value(server, "url"):
-                return str(url)
-            if port := self.state.value(server, "port"):
-                return f"http://127.0.0.1:{port}"
-        return ""
+                found.append(str(url))
+            elif port := self.state.value(server, "port"):
+                found.append(f"http://127.0.0.1:{port}")
+        return list(dict.fromkeys(found))
 
     def _texts(self) -> None:
         """A new diagnosis: lines that its evidence may cite (files given, the followed log), and marks in the log."""
@@ -253,7 +257,7 @@ class Monitor(App[int]):
         if name == "doctor":
             return doctor.doctor(self.state, self.view, width, self.plain)
         if name == "load":
-            return load.load_screen(self.load, self.state, width, height, self.plain), -1
+            return load.load_screen(self.load, self.state, width, height, self.plain, len(self.urls())), -1
         if name == "plan":
             return plan.plan_screen(self.knobs, self.plan, width, self.plain), -1
         return logs.log_screen(self.log_state, width, height), -1
@@ -327,11 +331,15 @@ class Monitor(App[int]):
         self.action_move(step * logs.KEEP_LINES)
 
     def action_turn(self, key: str, step: int) -> None:
-        """Turns a knob of the plan, or the clients of the load; n in the log goes to the next match."""
+        """Turns a knob of the plan, or the clients and the server of the load; n in the log goes to the next match."""
         if self.screen_name == "load" and key == "concurrency":
             values = plan.CONCURRENCY
             at = values.index(self.load.concurrency) if self.load.concurrency in values else 3
             self.load.concurrency = values[(at + step) % len(values)]
+        elif self.screen_name == "load" and key == "engine":
+            urls = self.urls()
+            if urls and not self.load.running:
+                self.load.url = urls[(urls.index(self.load.url) + step) % len(urls)] if self.load.url in urls else urls[0]
         elif self.screen_name == "plan":
             self.knobs = self.knobs.turned(key, step)
             self._plan()
@@ -410,6 +418,8 @@ class Monitor(App[int]):
         self._ended.set()
         self.sampler.stop()
         self.feed.close()
+        if self._log_thread.is_alive():
+            self._log_thread.join(1.0)  # it ends the program that follows the log
 
     def text_of(self, name: str = "") -> str:
         """What a screen says, as text (tests)."""

@@ -160,7 +160,8 @@ async def load(app: Monitor) -> None:
         work = Workload(output_tokens=128, concurrency=state.concurrency)
         options = Options(work, model=server.models[0] if server.models else "default", duration_s=app.load_seconds or SECONDS)
         found, _ = await trial_async(server, options, tick=tick)
-        state.before, state.outcome = state.outcome, found.outcome
+        state.before, state.outcome = (state.outcome if state.ran == state.url else None), found.outcome
+        state.ran = state.url  # two servers are not one before and after
         state.done, state.failed = (
             found.outcome["requests"]["ok"] + found.outcome["requests"]["failed"],
             found.outcome["requests"]["failed"],

@@ -11,8 +11,16 @@ from rich.style import Style
 from rich.text import Text
 
 BLOCKS, PLAIN = "▁▂▃▄▅▆▇█", "_.-=+*#@"
-PART_STYLES = {"weights": "magenta", "kv": "blue", "other": "cyan", "others": "yellow", "unlisted": "white", "used": "green"}
-PART_MARKS = {"weights": "W", "kv": "K", "other": "#", "others": "o", "unlisted": "u", "used": "#"}
+PART_STYLES = {
+    "weights": "magenta",
+    "kv": "blue",
+    "other": "cyan",
+    "rest": "red",
+    "others": "yellow",
+    "unlisted": "white",
+    "used": "green",
+}
+PART_MARKS = {"weights": "W", "kv": "K", "other": "#", "rest": "?", "others": "o", "unlisted": "u", "used": "#"}
 TONE = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 MARK = {"error": "✖", "warning": "▲", "info": "●"}
 """Severity as a sign, so that it is seen without colours too."""

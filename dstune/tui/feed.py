@@ -57,6 +57,7 @@ class LiveFeed:
         self._asked = bool(urls)
         self._servers = {url: ServerWatch(url, numbered("server", i)) for i, url in enumerate(urls)}
         self._still = Evidence()
+        self._serving: dict[int, tuple[tuple[str, Value], ...]] = {}
         self._read_at = -STILL_S
         self._readings = 0
         self._quick = True
@@ -77,6 +78,10 @@ class LiveFeed:
         fresh = any(f.subject.startswith("gpu") for f in facts)
         if fresh:
             facts += self._processes(facts)
+            if self._read_at > 0:  # not on the first sample: reading programs needs the readers
+                from dstune.serving import known
+
+                facts += known(Evidence(tuple(facts)), self._serving)
             facts += shares(facts)
         facts += self._host.sample()
         for watch in self._servers.values():

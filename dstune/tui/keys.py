@@ -86,14 +86,14 @@ def help_text() -> str:
     return say(
         "1 Overview  2 Doctor  3 Load  4 Plan  5 Log   (or click)\n\n"
         "Doctor  ↑↓ j k choose   enter open/close evidence   f fix of this finding\n        F all fixes   w write what is shown   u undo the last write\n"
-        "Load    s start or stop   c C clients\n"
+        "Load    s start or stop   c C clients   e E server\n"
         "Plan    g GPU  x context  c requests  p precision  e engine  o goal\n        n cards (shift: back)   w write launch.sh\n"
         "Log     ↑↓ page scroll   n N next/previous match   enter finding   end follow\n"
         "Replay  space pause   ←→ one sample   shift+←→ ten\n\n"
         "l 中文   d light/dark   ctrl+p commands   q quit      any key closes this",
         "1 总览  2 诊断  3 压测  4 规划  5 日志   （可点击）\n\n"
         "诊断  ↑↓ j k 选择   回车 展开/收起证据   f 该项的修复\n      F 全部修复   w 写入所示更改   u 撤销上次写入\n"
-        "压测  s 开始或停止   c C 客户端数\n"
+        "压测  s 开始或停止   c C 客户端数   e E 服务\n"
         "规划  g 显卡  x 上下文  c 并发  p 精度  e 引擎  o 目标\n      n 卡数（shift 反向）   w 写入 launch.sh\n"
         "日志  ↑↓ 翻页   n N 下一/上一命中   回车 打开对应诊断   End 跟随\n"
         "回放  空格 暂停   ←→ 一个采样   shift+←→ 十个\n\n"

@@ -33,11 +33,13 @@ class LoadState:
     gpu: list[float | None] = field(default_factory=list)
     outcome: dict[str, Any] | None = None
     before: dict[str, Any] | None = None
+    ran: str = ""
+    """The server of `outcome`."""
     error: str = ""
 
 
-def load_screen(load: LoadState, state: State, width: int, height: int, plain: bool = False) -> Lines:
-    """Keys, progress, histogram, timeline over the GPU curve, figures, comparison."""
+def load_screen(load: LoadState, state: State, width: int, height: int, plain: bool = False, servers: int = 1) -> Lines:
+    """Keys, progress, histogram, timeline over the GPU curve, figures, comparison. `servers`: how many `e` walks through."""
     head = (
         Text(no_wrap=True)
         .append(" s ", click("app.load", "reverse"))
@@ -46,6 +48,8 @@ def load_screen(load: LoadState, state: State, width: int, height: int, plain: b
     head.append(" c/C ", click("app.turn('concurrency',1)", "reverse")).append(
         say(f" {load.concurrency} clients  ", f" {load.concurrency} 个客户端  ")
     )
+    if servers > 1 and not load.running:
+        head.append(" e ", click("app.turn('engine',1)", "reverse")).append(say(" server ", " 服务 "))
     head.append(
         fit(load.url or say("no server: dstune monitor URL", "没有服务：dstune monitor URL"), width - head.cell_len), "dim"
     )

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from rich.text import Text
@@ -16,8 +14,6 @@ from dstune.readers.scan import clean, scanner, shown
 from dstune.tui.draw import Lines, click, fit
 
 KEEP_LINES = 2000
-TAIL = 256 << 10
-"""Bytes of an existing file that are read at the start."""
 
 
 @dataclass(slots=True)
@@ -86,72 +82,6 @@ def _alone(hit: Hit) -> bool:
     from dstune.catalog.rules import find, parts
 
     return len(parts(find(hit.cause).ways[hit.way])) == 1
-
-
-def follow(source: str) -> Iterator[str]:
-    """Pieces of text as they come; "" when nothing is new. `docker:NAME` and `journal:UNIT` follow those, anything else is a file."""
-    kind, _, name = source.partition(":")
-    if kind in ("docker", "podman", "journal") and name:
-        command = (
-            ["journalctl", "-f", "-n", "500", "-u", name] if kind == "journal" else [kind, "logs", "-f", "--tail", "500", name]
-        )
-        yield from _command(command)
-    else:
-        yield from _file(source)
-
-
-def _file(path: str) -> Iterator[str]:
-    position, inode, rest, failed = 0, -1, b"", ""
-    while True:
-        try:
-            info = os.stat(path)
-            if info.st_ino != inode or info.st_size < position:  # rotated or cut
-                position, inode, rest = max(0, info.st_size - TAIL) if inode < 0 else 0, info.st_ino, b""
-            if info.st_size == position:
-                yield ""
-                continue
-            with open(path, "rb") as f:
-                f.seek(position)
-                data = f.read(1 << 20)
-            failed = ""
-        except OSError as error:
-            words = f"{path}: {say('cannot be read', '无法读取')}: {error.strerror}\n"
-            inode = 0  # what appears under the name later is read from its beginning
-            yield words if words != failed else ""
-            failed = words
-            continue
-        position += len(data)
-        whole, newline, rest = (rest + data).rpartition(b"\n")
-        yield (whole + newline).decode("utf-8", "replace")
-
-
-def _command(command: list[str]) -> Iterator[str]:
-    import select
-
-    try:
-        child = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True
-        )
-    except OSError as error:
-        yield f"{command[0]}: {error.strerror}\n"
-        return
-    assert child.stdout is not None
-    handle, rest = child.stdout.fileno(), b""
-    try:
-        while True:
-            ended = child.poll() is not None  # asked first: what it wrote before it ended is still to be read
-            data = os.read(handle, 1 << 20) if select.select([handle], [], [], 0)[0] else b""
-            whole, newline, rest = (rest + data).rpartition(b"\n")
-            yield (whole + newline).decode("utf-8", "replace")
-            if not data and ended:
-                yield (
-                    rest.decode("utf-8", "replace")
-                    + f"\n[{' '.join(command)}: {say('ended with', '已结束，状态')} {child.returncode}]\n"
-                )
-                return
-    finally:
-        child.kill()
-        child.wait()
 
 
 def log_screen(state: LogState, width: int, height: int) -> Lines:

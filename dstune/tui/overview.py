@@ -5,12 +5,16 @@ from __future__ import annotations
 from rich.text import Text
 
 from dstune.lang import say
+from dstune.report.memory import joined, label
 from dstune.tui.card import HEIGHTS, card, narrow
-from dstune.tui.draw import MARK, TONE, Lines, bar, beside, click, fit, gib, left, num, right, spark
+from dstune.tui.draw import MARK, TONE, Lines, bar, beside, click, fit, flow, gib, left, num, right
+from dstune.tui.servers import servers
 from dstune.tui.state import State
 
 WIDE = 150
 """Cells from which the cards stand on the left and everything else beside them."""
+TALL, HELD = 26, 5
+"""Lines of the screen from which some are kept for where the servers' memory goes, and how many."""
 CURVES = 32
 """Lines of curves that one card takes at most."""
 
@@ -20,14 +24,25 @@ def overview(state: State, width: int, height: int, plain: bool = False) -> Line
     if width >= WIDE and state.subjects("gpu"):
         first = (width - 3) * 11 // 20
         second = width - 3 - first
-        side = [host(state, second, plain), Text(), *servers(state, second, plain), Text(), *findings(state, second, 6), Text()]
-        return beside(_cards(state, first, height, plain), side + processes(state, second, height - len(side)), first, 3)
+        side = [
+            host(state, second, plain),
+            Text(),
+            *servers(state, second, plain, height // 2),
+            Text(),
+            *findings(state, second, 6),
+            Text(),
+        ]
+        side += processes(state, second, height - len(side))
+        side += held(state, second, height - len(side))
+        return beside(_cards(state, first, height, plain), side, first, 3)
     below = [host(state, width, plain), *servers(state, width, plain), *findings(state, width, 3)]
-    top = _cards(state, width, height - len(below) - _wanted(state), plain)
-    roomy = len(top) + len(below) + _wanted(state) < height - 2
+    made = held(state, width, HELD) if height >= TALL else []
+    top = _cards(state, width, height - len(below) - len(made) - _wanted(state), plain)
+    roomy = len(top) + len(below) + len(made) + _wanted(state) < height - 2
     gap = [Text()] if roomy else []
     out = [*top, *gap, *below, *gap]
-    return out + processes(state, width, height - len(out))
+    out += processes(state, width, height - len(made) - len(out))
+    return out + held(state, width, height - len(out))
 
 
 def _wanted(state: State) -> int:
@@ -91,89 +106,6 @@ def host(state: State, width: int, plain: bool) -> Text:
     return out
 
 
-def servers(state: State, width: int, plain: bool) -> Lines:
-    """Every model server: three lines for one, one line each for several."""
-    found = [s for s in state.subjects("server") if state.value(s, "engine") is not None or state.value(s, "url") is not None]
-    if not found:
-        return [
-            Text(
-                say("no model server found here (dstune monitor URL)", "未发现模型服务（dstune monitor URL）"),
-                "dim",
-                no_wrap=True,
-            )
-        ]
-    if len(found) == 1:
-        return _server(state, found[0], width, plain)
-    return [_server_line(state, s, width, plain) for s in found]
-
-
-def _title(state: State, server: str) -> str:
-    models = state.value(server, "models")
-    version = state.value(server, "version") or ""
-    where = state.value(server, "url") or (
-        f":{num(state.value(server, 'port')).replace(',', '')}" if state.value(server, "port") else ""
-    )
-    return " ".join(
-        str(w)
-        for w in (
-            state.value(server, "engine") or say("server", "服务"),
-            version,
-            where,
-            models[0] if isinstance(models, list) and models else "",
-        )
-        if w
-    )
-
-
-def _down(state: State, server: str, width: int) -> Text | None:
-    if state.value(server, "reachable") is not False:
-        return None
-    words = say("does not answer (restarting, or stopped)", "无响应（正在重启或已停止）")
-    return Text(fit(f"✖ {_title(state, server)}  {words}", width), "bold red", no_wrap=True)
-
-
-def _queue(state: State, server: str, plain: bool) -> Text:
-    waiting, kv = state.number(server, "waiting"), state.number(server, "kv_usage_pct")
-    out = Text(say("running ", "运行 ") + num(state.value(server, "running")), no_wrap=True)
-    out.append(say("  waiting ", "  排队 ") + num(waiting), "bold yellow" if waiting else "")
-    if kv is not None:
-        out.append("  KV ").append_text(bar(kv / 100, 8, plain)).append(f" {num(kv)}%")
-    return out.append(f"  {num(state.value(server, 'generation_tok_s'))} tok/s")
-
-
-def _server_line(state: State, server: str, width: int, plain: bool) -> Text:
-    down = _down(state, server, width)
-    if down is not None:
-        return down
-    tail = _queue(state, server, plain).append(f"  TTFT {num(state.value(server, 'ttft_p50_ms'))} ms")
-    head = Text(no_wrap=True).append(left(_title(state, server), width - tail.cell_len - 1), "bold")
-    return head.append(" ").append_text(tail)
-
-
-def _server(state: State, server: str, width: int, plain: bool) -> Lines:
-    down = _down(state, server, width)
-    if down is not None:
-        return [down]
-    row = _queue(state, server, plain)
-    row.append(say("  prefix hits ", "  前缀命中 ") + num(state.value(server, "prefix_hit_pct"), "%"))
-    if (taken := state.number(server, "preemptions_s")) or (taken := state.number(server, "preemptions")):
-        row.append(say("  preempted ", "  抢占 ") + num(taken), "yellow")
-    row.truncate(width)
-    times = Text(no_wrap=True)
-    for label, key in (("TTFT", "ttft"), ("ITL", "itl")):
-        p50, p95 = (state.value(server, f"{key}_{p}_ms") for p in ("p50", "p95"))
-        times.append(f"{label} p50 {num(p50)} p95 {num(p95)} ms   ")
-    if state.value(server, "running") is None and (gap := state.gap(server)) is not None:
-        times = Text(fit(gap.reason, width), "dim", no_wrap=True)
-    known = [v for v in state.series(server, "generation_tok_s") if v is not None]
-    room = min(60, width - times.cell_len - 8)
-    if known and room >= 10:
-        times.append("tok/s ", "dim").append_text(
-            spark(state.curve(server, "generation_tok_s", room), room, max(known) or 1, plain)
-        )
-    return [Text(fit(_title(state, server), width), "bold", no_wrap=True), row, times]
-
-
 def findings(state: State, width: int, rows: int) -> Lines:
     """The first root causes, a line each; a click opens them."""
     roots = [f for f in state.diagnosis.findings if not f.because]
@@ -197,6 +129,16 @@ def findings(state: State, width: int, rows: int) -> Lines:
     return out
 
 
+def _slice(state: State, process: str) -> str:
+    """`3g.40gb` of a process in that MIG slice."""
+    card = f"gpu{state.value(process, 'gpu')}"
+    instances, names = state.value(card, "mig_slice_instance"), state.value(card, "mig_slices")
+    mine = state.value(process, "mig_instance")
+    if mine is None or not isinstance(instances, list) or not isinstance(names, list) or mine not in instances:
+        return ""
+    return str(names[instances.index(mine)]).rpartition("MIG ")[2]
+
+
 def processes(state: State, width: int, rows: int) -> Lines:
     """Processes on the cards, the largest first."""
     found = state.processes()
@@ -217,6 +159,8 @@ def processes(state: State, width: int, rows: int) -> Lines:
         words += left(str(state.value(p, "container") or "-"), 16) + " " if boxed else ""
         line = Text(words, no_wrap=True)
         engine = state.value(p, "engine")
+        if piece := _slice(state, p):
+            line.append(f"{piece} ", "magenta")
         if engine:
             line.append(f"[{engine}] ", "cyan")
         line.append(str(state.value(p, "command") or state.value(p, "name") or "?"))
@@ -227,3 +171,24 @@ def processes(state: State, width: int, rows: int) -> Lines:
             Text(say(f"{len(found) - len(shown):>8} more", f"{len(found) - len(shown):>8} 个未显示"), "dim", no_wrap=True)
         )
     return out
+
+
+def held(state: State, width: int, rows: int) -> Lines:
+    """Where the memory of each server goes, part by part, where there is room for it."""
+    found = sorted((h for h in state.holders.values() if h.parts), key=lambda h: -(h.mib or 0))
+    out: Lines = []
+    for h in found:
+        words = [f"{label(p)} {gib(p.mib)}" for p in joined(h.parts) if p.mib >= 52]
+        if h.kv_used_mib is not None:
+            words.append(say(f"(KV in use {gib(h.kv_used_mib)})", f"（KV 已用 {gib(h.kv_used_mib)}）"))
+        if h.rest is not None and (h.within or not h.guessed):
+            share = f"{h.rest / 1024:+.1f}G ({100 * h.rest / (h.mib or 1):+.0f} %)"
+            words.append(say("rest ", "其余 ") + share)
+        block = [Text(word, "" if not word.startswith(say("rest", "其余")) or h.within else "bold red") for word in words]
+        lines = flow([Text(f"{h.pid} {h.engine}: {gib(h.mib)} =", "bold"), *block], width - 2, 2)
+        lines = [lines[0], *(Text("  ").append_text(line) for line in lines[1:])]
+        if len(out) + len(lines) + 2 > rows:
+            break
+        out += lines
+    head = Text(say("WHERE THE MEMORY OF THE SERVERS GOES", "各服务的显存去向"), "dim", no_wrap=True)
+    return [Text(), head, *out] if out else []

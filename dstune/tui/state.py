@@ -6,8 +6,13 @@ import itertools
 from collections import deque
 from dataclasses import dataclass, field
 from math import ceil
+from typing import TYPE_CHECKING
 
+from dstune.lang import say
 from dstune.model import Diagnosis, Evidence, Fact, Gap, Value, family_of
+
+if TYPE_CHECKING:
+    from dstune.plan.decompose import Holder
 
 KEEP = 600
 """Samples of history: ten minutes at once a second, 8 bytes a value and series."""
@@ -29,8 +34,8 @@ class State:
     ended: bool = False
     samples: int = 0
     diagnosed: bool = False
-    sizes: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """Per server: MiB of its weights on one card, bytes of KV a token (`split.sizes`)."""
+    holders: dict[tuple[int, object], Holder] = field(default_factory=dict)
+    """What each process on a card is made of, by card and pid (`split.holders`), as of the last diagnosis."""
     _facts: dict[str, dict[str, Value]] = field(default_factory=dict)
     _on_card: dict[int, list[str]] = field(default_factory=dict)
     _tokens: dict[str, tuple[float, float]] = field(default_factory=dict)
@@ -131,7 +136,9 @@ class State:
         gaps = sorted(b - a for a, b in itertools.pairwise(self._times))
         step = gaps[len(gaps) // 2] if gaps else 1.0
         seconds = self.window() * step
-        return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
+        if seconds >= 90:
+            return say(f"{seconds / 60:.0f} min", f"{seconds / 60:.0f} 分钟")
+        return say(f"{seconds:.0f} s", f"{seconds:.0f} 秒")
 
     def curve(self, subject: str, name: str, width: int) -> list[float | None]:
         """The window in at most `width` columns, each the mean of its samples. Columns begin at fixed samples, so that they do not shimmer."""

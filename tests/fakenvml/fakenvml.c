@@ -6,8 +6,8 @@
  * Keys: [system] driver, cuda (e.g. 12040), init_error (nvmlReturn code)
  *       [gpuN] see `snapshot-*.ini`; "err.<nvmlFunctionSuffix> = <code>" makes one call fail.
  *       [gpuN] "hang.<nvmlFunctionSuffix> = <seconds>" makes one call block.
- *       [gpuN.procM] pid (`self`: the caller's parent), type (C|G), mem_mib, sm
- *       [gpuN.migM] name, uuid, mem_total_mib, mem_used_mib: a MIG slice (mig = 1 in [gpuN])
+ *       [gpuN.procM] pid (`self`: the caller's parent), type (C|G), mem_mib, sm, gi (GPU instance, with MIG)
+ *       [gpuN.migM] name, uuid, mem_total_mib, mem_used_mib, gi: a MIG slice (mig = 1 in [gpuN])
  * With -DOLD_DRIVER the calls that a 2021 driver (R460) lacks are left out of the library.
  */
 #define _GNU_SOURCE
@@ -146,6 +146,8 @@ R nvmlDeviceIsMigDeviceHandle(dev d,unsigned *o){ PRE("IsMigDeviceHandle"); *o=i
 R nvmlDeviceGetMaxMigDeviceCount(dev d,unsigned *o){ PRE("GetMaxMigDeviceCount"); *o=g(d,"mig",0)?7:0; return OK; }
 R nvmlDeviceGetMigDeviceHandleByIndex(dev d,unsigned i,dev *o){ PRE("GetMigDeviceHandleByIndex"); if(i>=8) return INVAL; char s[24];
   dev m=SLOT+64+idx(d)*8+i; if(!has_sec(section(m,s))) return NOTFOUND; *o=m; return OK; }
+R nvmlDeviceGetGpuInstanceId(dev d,unsigned *o){ u64 v; R r=num(d,"GetGpuInstanceId","gi",&v); if(!r)*o=v; return r; }
+R nvmlDeviceGetComputeInstanceId(dev d,unsigned *o){ PRE("GetComputeInstanceId"); if(idx(d)<64) return INVAL; *o=0; return OK; }
 R nvmlDeviceGetEccMode(dev d,unsigned *c,unsigned *p){ PRE("GetEccMode"); const char *v=dget(d,"ecc"); if(!v||!strcmp(v,"n/a")) return NOSUP; *c=*p=atoi(v); return OK; }
 R nvmlDeviceGetTotalEccErrors(dev d,unsigned e,unsigned c,u64 *o){ (void)c; return num(d,"GetTotalEccErrors",e==1?"ecc_uncorrected":"ecc_corrected",o); }
 R nvmlDeviceGetRetiredPagesPendingStatus(dev d,unsigned *o){ u64 v; R r=num(d,"GetRetiredPagesPendingStatus","retired_pending",&v); if(!r)*o=v; return r; }
@@ -158,7 +160,7 @@ static unsigned pidof(const char *v){ return !v?0:!strcmp(v,"self")?(unsigned)ge
 typedef struct { unsigned pid; u64 used; unsigned gi,ci; } proc_t; typedef struct { unsigned pid; u64 ts; unsigned sm,mem,enc,dec; } putil_t;
 static R procs(dev d,char type,unsigned *n,proc_t *o){ PRE(type=='C'?"GetComputeRunningProcesses":"GetGraphicsRunningProcesses"); unsigned k=0, cap=*n; char s[32];
   for(int i=0;;i++){ snprintf(s,32,"gpu%d.proc%d",idx(d),i); if(!has_sec(s)) break; const char *t=get(s,"type"); if((t?*t:'C')!=type) continue;
-    if(o&&k<cap){ const char *m=get(s,"mem_mib"); o[k].pid=pidof(get(s,"pid")); o[k].used=(m&&strcmp(m,"n/a"))?strtoull(m,NULL,0)*MIB:~0ULL; o[k].gi=o[k].ci=~0u; } k++; }
+    if(o&&k<cap){ const char *m=get(s,"mem_mib"); o[k].pid=pidof(get(s,"pid")); o[k].used=(m&&strcmp(m,"n/a"))?strtoull(m,NULL,0)*MIB:~0ULL; const char *gi=get(s,"gi"); o[k].gi=gi?(unsigned)atoi(gi):~0u; o[k].ci=gi?0:~0u; } k++; }
   *n=k; return (k>cap)?SMALL:OK; }
 #ifndef OLD_DRIVER
 R nvmlDeviceGetComputeRunningProcesses_v3(dev d,unsigned *n,proc_t *o){ return procs(d,'C',n,o); }

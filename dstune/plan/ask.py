@@ -19,7 +19,7 @@ class Ask:
 
     `batch` is how many sequences run at once, `prompt` and `output` their lengths. `total_mib` is what the driver leaves to CUDA
     (torch's total), `others_mib` what other processes hold on the card. `gpu_layers` is llama.cpp's -ngl (-1: all). `arrival` is `steady`
-    (a closed loop in its stride) or `all at once`.
+    (a closed loop in its stride) or `all at once`. `host_launch_us`: what one kernel launch of an eager loop costs this host, where measured.
     """
 
     engine: str
@@ -55,6 +55,7 @@ class Ask:
     micro_batch: int = 0
     steps: int = 1
     arrival: str = "steady"
+    host_launch_us: float = 0.0
 
     @property
     def total(self) -> float:

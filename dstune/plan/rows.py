@@ -35,6 +35,8 @@ def ask_of(row: Mapping[str, Any]) -> Ask:
     if scheme and scheme != "bnb-nf4" and dtype == "bfloat16" and gpu.cc < (8, 0):
         dtype = "float16"
     attention = str(flags.get("attn") or flags.get("attn_implementation") or "")
+    if engine == "transformers" and scheme.startswith("awq") and physics.release(engine, version) >= (4, 51):
+        attention = attention.replace("flash_attention_2", "sdpa")  # AutoAWQ's environment of Qwen's report names no flash-attn
     if engine == "llama.cpp" and (flags.get("flash_attn") or flags.get("flash_attention")):
         attention = "on"
     total = float(flags.get("total_gpu_memory_gib") or 0) * 1024
@@ -76,6 +78,7 @@ def ask_of(row: Mapping[str, Any]) -> Ask:
         expandable=bool(flags.get("expandable_segments")),
         layers_on_cpu=_number(flags.get("layers_on_cpu"), 0),
         arrival=str(flags.get("arrival") or "steady"),
+        host_launch_us=float(flags.get("host_launch_us") or 0),
     )
 
 

@@ -9,9 +9,10 @@ The host term counts in eager loops (transformers) only; CUDA graphs take it awa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dstune.catalog.gpus import Gpu
+from dstune.catalog.models import ModelSpec
 from dstune.plan import physics
 from dstune.plan.ask import Ask, dies
 from dstune.plan.memory import kv_bytes, memory, tensor_parallel, vllm_limits
@@ -83,8 +84,12 @@ def sm_bandwidth(ask: Ask) -> float:
     return float((ask.gpu.clock_mhz or DEFAULT_CLOCK_MHZ) * 1e6 * physics.value(ask.engine, "sm_bytes", ask.version))
 
 
+def _cdna(ask: Ask) -> bool:
+    return ask.gpu.architecture.startswith("CDNA")
+
+
 def _launch_factor(ask: Ask) -> float:
-    return float(physics.table("common")["cdna_layer"][ask.engine]) if ask.gpu.architecture.startswith("CDNA") else 1.0
+    return float(physics.table("common")["cdna_layer"][ask.engine]) if _cdna(ask) else 1.0
 
 
 def rate(ask: Ask) -> float:
@@ -122,8 +127,9 @@ def decode_step(ask: Ask, streams: float, context: float) -> Step:
         read = min(read, w.total)
     width = 4.0 if ask.dtype == "float32" and e == "transformers" else 2.0
     kv = streams * kv_bytes(m, context, width)
-    moved = kv * (physics.value("common", "cdna_kv") if ask.gpu.architecture.startswith("CDNA") else 1.0)
-    memory_s = (read + moved) / tp / bandwidth(ask)
+    cdna = physics.table("vllm")["cdna"] if e == "vllm" and _cdna(ask) else {}
+    moved = kv * (cdna.get(ask.gpu.architecture) or (physics.value("common", "cdna_kv") if _cdna(ask) else 1.0))
+    memory_s = (read / bandwidth(ask) + moved / bandwidth(replace(ask, scheme=""))) / tp
     flops = 2 * streams * m.read + 4 * streams * context * m.heads * m.head_dim * m.kv_layers
     compute_s = flops / tp / rate(ask)
     on_host = 1 - min(ask.gpu_layers, m.layers) / m.layers if e == "llama.cpp" and ask.gpu_layers >= 0 else 0.0
@@ -131,9 +137,9 @@ def decode_step(ask: Ask, streams: float, context: float) -> Step:
     memory_s *= 1 - on_host * w.body / max(1.0, w.read) if on_host else 1.0
     static = e == "transformers" and ask.cache == "static"
     prefix = "static_" if static else ""
-    layer = physics.value(e, prefix + "layer_us", ask.version) * 1e-6 * _launch_factor(ask)
-    step = physics.value(e, prefix + "step_us", ask.version) * 1e-6
-    overhead = m.layers * layer + step + streams * physics.value(e, "sequence_us") * 1e-6
+    layer = physics.value(e, prefix + "layer_us", ask.generation) * 1e-6 * _launch_factor(ask)
+    step = physics.value(e, prefix + "step_us", ask.generation) * 1e-6
+    overhead = m.layers * layer + step + streams * cdna.get("sequence_us", physics.value(e, "sequence_us")) * 1e-6
     host = 0.0
     overhead += host_s
     if m.experts and e in ("vllm", "sglang"):
@@ -142,7 +148,7 @@ def decode_step(ask: Ask, streams: float, context: float) -> Step:
         costs = physics.entry(e, "quant_layer_us", ask.version)
         quant = costs.get(ask.scheme, costs[kernel(ask.scheme)])
         overhead += m.layers * physics.table(e)["quant_gpu_layer_us"].get(kernel(ask.scheme), 0.0) * 1e-6
-        host = m.layers * (physics.value(e, "host_layer_us") + quant) * 1e-6 + physics.value(e, "host_step_us") * 1e-6
+        host = host_launches(m) * launch_us(ask) * 1e-6 + m.layers * quant * 1e-6
         host += expert_loop(ask, streams)
         if ask.layers_on_cpu:
             moved = w.body * ask.layers_on_cpu / m.layers
@@ -157,6 +163,17 @@ def decode_step(ask: Ask, streams: float, context: float) -> Step:
     attention_s = _attention(ask, streams, context, kv, width) if e == "transformers" else 0.0
     gpu = _norm(memory_s, compute_s) + overhead + attention_s
     return Step(max(gpu, host), gpu, host, memory_s, compute_s, overhead)
+
+
+def host_launches(m: ModelSpec) -> int:
+    """Kernels that one eager decode step launches."""
+    row = physics.entry("transformers", "host_launches")
+    return int(m.layers * (row["layer"] + (row["qk_norm"] if m.qk_norm else 0)) + row["step"])
+
+
+def launch_us(ask: Ask) -> float:
+    """Host microseconds of one launch: measured on the host, or what published loops of this version took."""
+    return ask.host_launch_us or float(physics.value("transformers", "host_launch_us", ask.version))
 
 
 def expert_loop(ask: Ask, tokens: float) -> float:
@@ -183,15 +200,15 @@ def _attention(ask: Ask, streams: float, context: float, kv: float, width: float
     m, e = ask.model, "transformers"
     if ask.cache == "static":
         return float(physics.value(e, "static_expand") * kv * m.heads / max(1, m.kv_heads) / bandwidth(ask))
-    seconds = physics.value(e, "cache_copies") * kv / bandwidth(ask)
-    expand = physics.value(e, "repeat_kv", ask.version) if m.kv_heads < m.heads else 0.0
-    if expand:
-        seconds += expand * kv * m.heads / m.kv_heads / bandwidth(ask)
-    elif ask.attention == "flash_attention_2":
+    stream = bandwidth(replace(ask, scheme=""))
+    kind = "flash_attention_2" if ask.attention == "flash_attention_2" else "sdpa"
+    seconds = physics.value(e, "cache_copies") * kv / stream
+    expand = physics.entry(e, "repeat_kv", ask.version)[kind] if m.kv_heads < m.heads else 0.0
+    seconds += expand * kv * m.heads / m.kv_heads / stream
+    unsplit = physics.entry(e, "unsplit_attention", ask.version)[kind]
+    if unsplit and not (expand and ask.version and not ask.at_least("4.48")):
         waves = max(1.0, streams * m.heads / max(1, ask.gpu.sm_count))
-        seconds += (
-            physics.value(e, "unsplit_attention") * waves * context * m.kv_layers * 2 * m.head_dim * width / sm_bandwidth(ask)
-        )
+        seconds += unsplit * waves * context * m.kv_layers * 2 * m.head_dim * width / sm_bandwidth(ask)
     return float(seconds)
 
 
@@ -204,7 +221,7 @@ def prefill_seconds(ask: Ask, tokens: float, length: float) -> float:
     one = decode_step(ask, 1, length)
     if e == "transformers":
         floor = m.layers * physics.value(e, "prefill_floor_us") * 1e-6 + (
-            one.host - m.layers * physics.value(e, "host_layer_us") * 1e-6
+            one.host - m.layers * physics.entry(e, "host_launches")["layer"] * launch_us(ask) * 1e-6
         )
         units = physics.value(e, "elementwise_hidden") * m.hidden + physics.value(e, "elementwise_inner") * m.intermediate
         units += physics.value(e, "elementwise_qk") * (m.heads + m.kv_heads) * m.head_dim if m.qk_norm else 0.0

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
@@ -62,6 +63,17 @@ def test_slots_of_llama_cpp_are_doubled_while_it_pays() -> None:
     found = capacity(1.0, engine="llama.cpp", slo_ttft_ms=1000, slo_itl_ms=50)
     assert found.at_once > 4
     assert capacity(1.0, engine="llama.cpp", slo_ttft_ms=1000, slo_itl_ms=6).at_once < found.at_once
+
+
+def test_long_requests_get_the_context_that_they_need() -> None:
+    plan = sized(wish("H200"), Demand(1.0, Lengths(12_000, 2_000)))
+    settings = {s.key: s.value for s in plan.settings}
+    assert settings["vllm.max_model_len"] == 14 * 1024
+    assert plan.capacity is not None
+    assert plan.capacity.prompt_tokens == 12_000
+    short = replace(wish("H200"), context=8192)
+    cut = sized(short, Demand(1.0, Lengths(12_000, 2_000)))
+    assert any("100.0 % of the requests fill the context of 8,192" in n["en"] for n in cut.notes)
 
 
 def test_transformers_answers_one_after_the_other() -> None:

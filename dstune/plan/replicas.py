@@ -10,7 +10,7 @@ from dstune.lang import say
 from dstune.model import Capacity, Plan, Prediction, Text
 from dstune.plan import simulate_load
 from dstune.plan.estimate import band
-from dstune.plan.search import Candidate, Wish, candidates, choose, recommend
+from dstune.plan.search import DEFAULT_CONTEXT, Candidate, Wish, candidates, choose, recommend
 from dstune.plan.simulate_load import KEPT, Lengths, Load, Objective
 from dstune.plan.simulate_steps import limits, step_cost
 
@@ -40,6 +40,7 @@ def sized(wish: Wish, demand: Demand) -> Plan:
     work = wish.workload
     objective = Objective(work.slo_ttft_ms or simulate_load.TTFT_MS, work.slo_itl_ms or simulate_load.TPOT_MS)
     goal = "throughput" if work.goal == "latency" else work.goal
+    wish = wish if wish.context else replace(wish, context=_context(wish, demand))
     shaped = replace(wish, workload=replace(work, goal=goal, slo_ttft_ms=None, slo_itl_ms=None))
     found = list(candidates(shaped))
     plan = recommend(shaped)
@@ -60,6 +61,13 @@ def sized(wish: Wish, demand: Demand) -> Plan:
     capacity = _capacity(best, demand, objective, load, holds)
     notes = [*plan.notes, *_notes(best, capacity, load, work.slo_ttft_ms is None or work.slo_itl_ms is None)]
     return replace(plan, capacity=capacity, notes=tuple(notes), workload=replace(plan.workload, rate=demand.rate))
+
+
+def _context(wish: Wish, demand: Demand) -> int:
+    """The default context, or in whole 1,024s what 99 of 100 requests need; never more than the model reads."""
+    usual = min(wish.model.context, DEFAULT_CONTEXT[wish.model.reasoning])
+    sums = sorted(map(sum, zip(*demand.lengths.draw(2000, demand.seed), strict=True)))
+    return min(wish.model.context, max(usual, 1024 * ceil(sums[int(0.99 * len(sums))] / 1024)))
 
 
 def _slots(
@@ -133,6 +141,15 @@ def _notes(best: Candidate, capacity: Capacity, load: Load, assumed: bool) -> li
             {
                 "en": f"A limit that was not given is that of MLPerf's server scenario: {ttft:,.0f} ms to the first token, {itl:.0f} ms a token.",
                 "zh": f"未给出的时延上限取 MLPerf server 场景：首 token {ttft:,.0f} ms，每 token {itl:.0f} ms。",
+            }
+        )
+    full = best.ask.max_len or best.ask.model.context
+    cut = sum(p + o >= full for p, o in zip(load.prompt, load.output, strict=True)) / len(load.prompt)
+    if cut >= 0.005:
+        out.append(
+            {
+                "en": f"{100 * cut:.1f} % of the requests fill the context of {full:,} tokens and are cut there.",
+                "zh": f"{100 * cut:.1f}% 的请求占满 {full:,} token 的上下文，在此处截断。",
             }
         )
     if best.ask.engine == "transformers":

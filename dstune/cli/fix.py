@@ -9,7 +9,20 @@ from dataclasses import replace
 import click
 
 from dstune.cli.doctor import gather
-from dstune.cli.fixes import Hand, Outcome, Step, Wish, artifacts, carry_out, chosen_rules, hunks, reason, stale, trace_of
+from dstune.cli.fixes import (
+    Hand,
+    Outcome,
+    Step,
+    Wish,
+    artifacts,
+    automatic,
+    carry_out,
+    chosen_rules,
+    hunks,
+    reason,
+    stale,
+    trace_of,
+)
 from dstune.cli.options import common, empty, evidence_option
 from dstune.errors import DstuneError, Exit
 from dstune.lang import pick, say
@@ -268,4 +281,12 @@ def _closing(made: Sequence[Artifact], outcome: Outcome, number: str) -> list[st
         ]
     if outcome.hands:
         return [say("Nothing that dstune can change by itself.", "没有 dstune 能自行修改的内容。")]
+    left = [f.cause for f in outcome.diagnosis.findings if f.confidence == "low" and any(map(automatic, f.fixes))]
+    if left:
+        return [
+            say(
+                f"Nothing that is sure enough. Possible: {', '.join(left)}; carry one out with --only {left[0]}.",
+                f"没有足够确定的问题。可能的有：{'、'.join(left)}；用 --only {left[0]} 执行其中一项。",
+            )
+        ]
     return [say("Nothing to fix in these files.", "这些文件无需修复。")]

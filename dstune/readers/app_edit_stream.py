@@ -26,7 +26,7 @@ _THREAD_LOCAL = re.compile(r"autocast|device\(|stream\(|sdp|profil|grad")
 
 
 def stream_handler(program: Program, context: Context) -> cst.Module | None:
-    """Every Gradio handler that generates and returns the whole text, itself or through one helper."""
+    """Every Gradio handler that generates and returns the whole text, itself or through one helper; else the Streamlit page."""
     tree = program.tree
     edits = Edits()
     for where in program.generates:
@@ -49,7 +49,9 @@ def stream_handler(program: Program, context: Context) -> cst.Module | None:
             if not _pass_on(program, edits, handler, name):
                 return None
     if not edits:
-        return None
+        from dstune.readers.app_edit_page import stream_page
+
+        return stream_page(program)
     module = edits.made(tree.module)
     module = add_import(module, "from threading import Thread")
     return add_import(module, "from transformers import TextIteratorStreamer")
@@ -112,7 +114,7 @@ def _rewrite(program: Program, edits: Edits, function: cst.FunctionDef, where: S
     guards = [n for n in tree.above(line) if isinstance(n, cst.With) and tree.within(n, function) and _is_guard(tree, n)]
     if any(any(walk(s, cst.Return)) for guard in guards for s in _others(guard, tail, line)):
         return False
-    new = _worker(program, where, tail, line) + _loop(program, where, tail)
+    new = worker(program, where, tail, line) + _loop(program, where, tail)
     _exchange(tree, edits, inner, new, tail, where)
     _returns(tree, edits, function, tail)
     _signature(edits, function)
@@ -156,7 +158,7 @@ def _others(guard: cst.With, tail: Tail, line: Any) -> list[Any]:
     return [s for s in cst.ensure_type(guard.body, cst.IndentedBlock).body if s is not line and s not in tail.gone]
 
 
-def _worker(program: Program, where: Site, tail: Tail, line: Any) -> list[Any]:
+def worker(program: Program, where: Site, tail: Tail, line: Any) -> list[Any]:
     """Streamer, worker function and thread, as statements."""
     tree = program.tree
     streamer, failed, work = tree.fresh("streamer"), tree.fresh("failed", "failures"), tree.fresh("work", "run_generate")

@@ -99,7 +99,7 @@ class _Reader:
             self.step(self.line)
             return
         targets = _targets(small)
-        if self.where is None or not targets or isinstance(small, cst.Return) or not _slicing(small.value, self.source):
+        if self.where is None or not targets or isinstance(small, cst.Return) or not slicing(small.value, self.source):
             raise _No
         self.derived |= targets
         self.gone.append(self.line)
@@ -151,7 +151,7 @@ class _Reader:
         self.gone.append(line)
         if isinstance(small, cst.Del):
             return
-        if not isinstance(small, cst.Assign) or not _targets(small) or not _slicing(small.value, None):
+        if not isinstance(small, cst.Assign) or not _targets(small) or not slicing(small.value, None):
             raise _No
         self.notes += [e for e in line.leading_lines if e.comment]
         self.derived |= _targets(small)
@@ -357,7 +357,7 @@ def _reads(tree: Tree, node: cst.CSTNode) -> set[str]:
 _PURE = re.compile(r"^(?:len|zip|list|tolist|cpu|detach|squeeze|numpy|size)$")
 
 
-def _slicing(value: cst.BaseExpression, source: cst.Call | None) -> bool:
+def slicing(value: cst.BaseExpression, source: cst.Call | None) -> bool:
     """Whether an expression only takes parts of what was generated."""
     return all(
         c is source or _PURE.match(callee_name(c)) or (source is not None and _inside(c, source)) for c in walk(value, cst.Call)

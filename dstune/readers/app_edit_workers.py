@@ -7,7 +7,7 @@ import libcst as cst
 from dstune.readers.app_edit_context import Context
 from dstune.readers.app_edit_keywords import dtype_keyword, made
 from dstune.readers.app_edit_sites import Program, add_keyword, bound, drop_keyword, set_at, site
-from dstune.readers.app_edit_tree import Edits, Tree, add_import, callee, dotted, expression, text_of, walk
+from dstune.readers.app_edit_tree import Edits, Tree, add_import, callee, dotted, expression, walk
 
 _SERVERS = frozenset(("uvicorn.run", "granian.run", "hypercorn.run"))
 
@@ -22,10 +22,14 @@ def one_worker_process(program: Program, context: Context) -> cst.Module | None:
             continue
         if where.has("workers") and set_at(tree, edits, where, "workers", "1") is None:
             return None
-    for assign in tree.find(cst.Assign):  # gunicorn.conf.py
-        whole = isinstance(tree.parent(tree.parent(assign) or assign), cst.Module)
-        if dotted(assign.targets[0].target) == "workers" and whole and not tree.functions and text_of(assign.value) is None:
-            edits.put(assign.value, expression("1"))
+    top = {
+        dotted(a.targets[0].target): a
+        for a in tree.find(cst.Assign)
+        if isinstance(tree.parent(tree.parent(a) or a), cst.Module)
+    }
+    conf = {"bind", "worker_class", "timeout", "keepalive", "preload_app"} & set(top)  # gunicorn.conf.py
+    if conf and "workers" in top and tree.code(top["workers"].value) != "1":
+        edits.put(top["workers"].value, expression("1"))
     return made(program, edits)
 
 

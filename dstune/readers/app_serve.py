@@ -36,6 +36,7 @@ def smells(seen: Seen) -> Iterator[Fact]:
     yield from _async(seen)
     yield from _handlers(seen)
     yield from _concurrency(seen)
+    yield from _page(seen)
 
 
 @cache
@@ -278,3 +279,17 @@ def _concurrency(seen: Seen) -> Iterator[Fact]:
     if where == "unknown" and sum(bool(line.strip()) for line in seen.source.lines) <= 15 and _torn_out(seen, events):
         where = "fragment"
     yield seen.smell("gradio_one_at_a_time", at, where)
+
+
+def _page(seen: Seen) -> Iterator[Fact]:
+    """A Streamlit page whose answer is shown when all of it is there: it generates, and nothing in it streams."""
+    names = [seen.index.dotted(n.func).rsplit(".", 1)[-1] for n in seen.index.nodes if isinstance(n, ast.Call)]
+    if "streamlit" not in seen.frameworks or "write_stream" in names or not {"chat_input", "chat_message"} & set(names):
+        return
+    if any("streamer" in g.keywords or g.call.via for g in seen.generations):
+        return
+    whole = [
+        g for g in seen.generations if g.how == "generate" and seen.index.kind(g.base) not in ("seq2seq", "encoder", "llama")
+    ]
+    if whole:
+        yield seen.smell("handler_returns_whole", whole[0].call.node)

@@ -165,7 +165,8 @@ def _checked(launch: Launch, fact: Any) -> Iterator[Fact]:
         if problem.fault == "removed":
             yield fact("vllm", "removed_flag", problem.flag, word)
             yield fact("vllm", "removed_flag_gone", problem.detail, word)
-            yield fact("vllm", "removed_flag_instead", problem.instead, word)
+            if problem.instead:
+                yield fact("vllm", "removed_flag_instead", problem.instead, word)
         elif problem.fault == "unknown":
             yield fact("vllm", "unknown_flag", problem.flag, word)
             yield fact("vllm", "unknown_flag_close", problem.instead, word)

@@ -1,0 +1,207 @@
+"""A Streamlit page that shows the finished answer → one that writes it as it comes (`st.write_stream`)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import libcst as cst
+
+from dstune.readers.app_edit_keywords import callee_name
+from dstune.readers.app_edit_sites import Program, Site
+from dstune.readers.app_edit_tail import Tail, slicing
+from dstune.readers.app_edit_tree import Edits, Tree, add_import, callee, dotted, statements, walk, walk_shallow
+
+_SHOWS = frozenset(("write", "markdown", "text", "success", "info"))
+_AROUND = re.compile(r"^(?:torch\.)?(?:no_grad|inference_mode)\(\)$|\.spinner\(")
+
+
+@dataclass(slots=True)
+class Shown:
+    """Where the answer is shown: the statement that goes, and the one that writes the stream instead."""
+
+    line: Any
+    new: Any
+
+
+def stream_page(program: Program) -> cst.Module | None:
+    """Every generation whose text one `st.write(text)` shows, in the script itself or through one helper that returns the text.
+
+    None where the text is worked on before it is shown, or shown in another way.
+    """
+    tree, edits = program.tree, Edits()
+    st = tree.imported("streamlit")
+    sites = [w for w in program.generates if not w.skip and not w.has("streamer") and callee_name(w.call) == "generate"]
+    if not st or len(sites) != 1 or sites[0].has("num_beams") or sites[0].has("num_return_sequences"):
+        return None
+    where = sites[0]
+    line = tree.statement(where.call)
+    if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
+        return None
+    around, rest = _following(tree, line)
+    answer = _decoded(program, where, line, rest)
+    if answer is None:
+        return None
+    tail, name, after = answer
+    function = tree.function(where.call)
+    if name and (shown := _shown(tree, name, after, "streamer")) is not None:
+        new = [*_worker(program, where, tail, line), shown.new, *_raised(tree, tail)]
+        _put(tree, edits, around, line, new, tail)
+        edits.drop(shown.line)
+    elif function is not None and _gives(tree, function, name, after):
+        if not _callers_write(tree, edits, st, function):
+            return None
+        stream = statements(tree, f"yield from {tail.streamer or 'streamer'}\n")
+        new = [*_worker(program, where, tail, line), *stream, *_raised(tree, tail)]
+        _put(tree, edits, around, line, new, tail)
+        for gone in after:
+            edits.drop(gone)
+        if function.returns is not None:
+            edits.add(function, lambda n: n.with_changes(returns=None))
+    else:
+        return None
+    module = add_import(edits.made(tree.module), "from threading import Thread")
+    return add_import(module, "from transformers import TextIteratorStreamer")
+
+
+def _following(tree: Tree, line: Any) -> tuple[Any, list[Any]]:
+    """(the statement that holds the line and nothing but guards, what follows in order)."""
+    here, rest = line, []
+    while True:
+        block = tree.parent(here)
+        body = list(getattr(block, "body", ()))
+        rest += body[next(i for i, s in enumerate(body) if s is here) + 1 :]
+        owner = tree.parent(block) if block is not None else None
+        if isinstance(owner, cst.With) and all(_AROUND.search(tree.code(i.item)) for i in owner.items):
+            here = owner
+            continue
+        return here, rest
+
+
+def _decoded(program: Program, where: Site, line: Any, rest: list[Any]) -> tuple[Tail, str, list[Any]] | None:
+    """(tail with tokenizer and what goes, name of the text or "" where it is returned at once, statements after it)."""
+    tree = program.tree
+    small = line.body[0]
+    if not isinstance(small, cst.Assign) or len(small.targets) != 1 or not slicing(small.value, where.call):
+        return None
+    derived = {dotted(small.targets[0].target)}
+    tail = Tail("", cst.Name("x"), gone=[line], leading=[*line.leading_lines], streamer="streamer", failed="failed")
+    for at, one in enumerate(rest):
+        if not isinstance(one, cst.SimpleStatementLine) or len(one.body) != 1:
+            return None
+        inner = one.body[0]
+        reads = {n.value for n in walk(inner, cst.Name)} & derived
+        decode = next((c for c in walk(inner, cst.Call) if callee_name(c) in ("decode", "batch_decode") and callee(c)[0]), None)
+        if decode is not None and reads:
+            value = getattr(inner, "value", None)
+            whole: Any = decode
+            if callee_name(decode) == "batch_decode":
+                whole = tree.parent(decode)
+            tail.tokenizer = callee(decode)[0]
+            tail.options = [a for a in decode.args if a.keyword is not None and a.keyword.value != "token_ids"]
+            stripped = (
+                isinstance(value, cst.Call)
+                and callee_name(value) == "strip"
+                and isinstance(value.func, cst.Attribute)
+                and value.func.value is whole
+            )
+            if value is not whole and not stripped:
+                return None
+            if isinstance(inner, cst.Return):
+                return tail, "", rest[at:]
+            if not isinstance(inner, cst.Assign) or len(inner.targets) != 1 or not dotted(inner.targets[0].target):
+                return None
+            tail.gone.append(one)
+            return tail, dotted(inner.targets[0].target), rest[at + 1 :]
+        if not reads or not isinstance(inner, cst.Assign) or not slicing(inner.value, None):
+            return None
+        derived |= {dotted(t.target) for t in inner.targets}
+        tail.gone.append(one)
+    return None
+
+
+def _shown(tree: Tree, name: str, after: list[Any], stream: str) -> Shown | None:
+    """The one statement that shows the text, alone or alone in its `with`; nothing may change the text before."""
+    for one in after:
+        inner = one
+        if isinstance(one, cst.With) and isinstance(one.body, cst.IndentedBlock) and len(one.body.body) == 1:
+            inner = one.body.body[0]
+        small = inner.body[0] if isinstance(inner, cst.SimpleStatementLine) and len(inner.body) == 1 else None
+        call = small.value if isinstance(small, cst.Expr) else None
+        source = _showing(tree, call, name) if isinstance(call, cst.Call) else ""
+        if source:
+            line = statements(tree, f"{name} = {source}.write_stream({stream})\n")[0]
+            new: Any = line.with_changes(leading_lines=inner.leading_lines)
+            if inner is not one:
+                new = one.with_changes(body=one.body.with_changes(body=[new]))
+            return Shown(one, new)
+        if any(dotted(t.target) == name for a in walk(one, cst.Assign) for t in a.targets):
+            return None
+    return None
+
+
+def _showing(tree: Tree, call: cst.Call, name: str) -> str:
+    """What writes the text (`st`, `st.chat_message("assistant")`) where a call does nothing but that."""
+    if callee_name(call) not in _SHOWS or len(call.args) != 1 or not isinstance(call.func, cst.Attribute):
+        return ""
+    return tree.code(call.func.value) if dotted(call.args[0].value) == name else ""
+
+
+def _gives(tree: Tree, function: cst.FunctionDef, name: str, after: list[Any]) -> bool:
+    """Whether the function ends by returning the text, and returns nothing else anywhere."""
+    if len(after) != 1 or not isinstance(after[0], cst.SimpleStatementLine) or not isinstance(after[0].body[0], cst.Return):
+        return False
+    returns = list(walk_shallow(function.body, cst.Return))
+    value = after[0].body[0].value
+    plain = value is not None and (not name or dotted(value) == name)
+    cached = any("cache" in tree.code(d) for d in function.decorators)
+    return plain and len(returns) == 1 and not cached and not any(walk_shallow(function.body, cst.Yield))
+
+
+def _callers_write(tree: Tree, edits: Edits, st: str, function: cst.FunctionDef) -> bool:
+    """Each call `answer = helper(…)` whose answer is shown becomes `answer = st.write_stream(helper(…))`."""
+    own = function.name.value
+    calls = [c for c in tree.calls if callee(c) == ("", own) and tree.function(c) is not function]
+    named = sum(n.value == own for n in tree.find(cst.Name))
+    if not calls or named != len(calls) + 1:
+        return False
+    for call in calls:
+        line = tree.statement(call)
+        small = line.body[0] if isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1 else None
+        if not isinstance(small, cst.Assign) or small.value is not call or len(small.targets) != 1:
+            return False
+        around, rest = _following(tree, line)
+        shown = _shown(tree, dotted(small.targets[0].target), rest, tree.code(call))
+        if shown is None:
+            return False
+        edits.put(around, shown.new)
+        edits.drop(shown.line)
+    return True
+
+
+def _worker(program: Program, where: Site, tail: Tail, line: Any) -> list[Any]:
+    from dstune.readers.app_edit_stream import worker
+
+    return worker(program, where, tail, line)
+
+
+def _raised(tree: Tree, tail: Tail) -> list[Any]:
+    step = tree.module.default_indent
+    return statements(tree, f"if {tail.failed}:\n{step}raise {tail.failed}[0]\n")
+
+
+def _put(tree: Tree, edits: Edits, around: Any, line: Any, new: list[Any], tail: Tail) -> None:
+    """The new statements where generating began, with what stood before it in its guard."""
+    kept: list[Any] = []
+    if around is not line:
+        inner = [
+            s for s in walk(around, cst.SimpleStatementLine) if s is not line and s not in tail.gone and tree.before(s, line)
+        ]
+        kept = inner
+        new = [*kept, *new]
+        new[0] = new[0].with_changes(leading_lines=[*around.leading_lines, *(e for e in new[0].leading_lines if e.comment)])
+    edits.instead(around, new)
+    for gone in tail.gone:
+        if gone is not line and not tree.within(gone, around):
+            edits.drop(gone)

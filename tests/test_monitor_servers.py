@@ -12,6 +12,7 @@ import pytest
 
 from dstune.model import Evidence
 from dstune.tui.app import Monitor
+from dstune.tui.doctor import View, doctor
 from dstune.tui.doing import Actions
 from dstune.tui.feed import LiveFeed
 from dstune.tui.overview import overview
@@ -128,5 +129,10 @@ def test_what_tells_servers_apart_is_seen(width: int) -> None:
     assert re.search(r":8000.*R1", shown)
     assert re.search(r"10\.0\.3\.7:8001.*Qwen3-4B", shown)
     assert re.search(r":8002.*does not answer", shown)
+    assert "batch-limit-too-small" not in shown
+    state.diagnosis, state.diagnosed = canned.diagnosis(), True
+    shown = "\n".join(line.plain for line in overview(state, width - 1, 40))
+    assert ":8000 batch-limit-too-small" in shown  # which of the servers it is about
+    assert "batch-limit-too-small @ :8000" in "\n".join(line.plain for line in doctor(state, View(), width)[0])
     if width == 200:
         assert shown.count("prefix hits") == 2  # room for all figures of each

@@ -27,7 +27,7 @@ KINDS = ("weights", "kv", "activations", "graphs", "workspace", "context", "allo
 _KIND = {
     "weights": "weights", "KV": "kv", "activations": "activations", "attention": "activations", "logits": "activations",
     "decode": "activations", "sampler": "activations", "CUDA graphs": "graphs", "graphs": "graphs", "compiler": "graphs",
-    "compute": "activations", "CUDA context": "context", "cuBLAS": "workspace", "outside": "workspace", "allocator": "allocator",
+    "compute": "activations", "CUDA context": "context", "cuBLAS": "workspace", "outside": "workspace", "allocator": "allocator", "rotary": "workspace",
 }  # fmt: skip
 """First words of a line of `plan.memory` → kind; the longest that fits counts."""
 _ENGINES = {

@@ -10,6 +10,7 @@ from dstune.lang import say
 from dstune.model import Evidence, Value
 from dstune.plan.decompose import Holder, Part, decompose, table
 from dstune.redact import redact
+from dstune.report.plan import part_name
 
 _SHORTEST = 1.0
 """MiB below which a part is not worth a line."""
@@ -54,19 +55,16 @@ def _number(value: Value) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
+_OWN = {
+    "KV cache pool": ("KV cache (reserved)", "KV 缓存（预留）"),
+    "allocator slack": ("allocator reserve", "分配器保留"),
+    "weights": ("weights", "权重"),
+}
+
+
 def label(part: Part) -> str:
-    """A part's name for a person."""
-    words = {
-        "CUDA context": ("CUDA context", "CUDA 上下文"), "KV cache pool": ("KV cache (reserved)", "KV 缓存（预留）"), "KV cache": ("KV cache", "KV 缓存"),
-        "activations (prefill)": ("activations", "激活"), "activations (profile run)": ("activations (profile run)", "激活（profile 阶段）"),
-        "attention scores": ("attention scores", "注意力分数"), "decode buffers": ("decode buffers", "解码缓冲"), "logits": ("logits", "logits"),
-        "cuBLAS workspace": ("cuBLAS workspace", "cuBLAS 工作区"), "outside torch": ("outside torch", "torch 之外"), "CUDA graphs": ("CUDA graphs", "CUDA graph"),
-        "compiler buffers": ("compiler buffers", "编译缓冲"), "allocator slack": ("allocator reserve", "分配器保留"), "compute buffer": ("compute buffer", "计算缓冲"),
-        "graphs and activations": ("graphs and activations", "graph 与激活"), "weights": ("weights", "权重"), "weights: embedding": ("weights: embedding", "权重：词嵌入"),
-        "weights: layers": ("weights: layers", "权重：各层"), "weights: output head": ("weights: output head", "权重：输出头"),
-        "weights: other towers": ("weights: other towers", "权重：其他部分"), "sampler and logits (profile run)": ("sampler and logits", "采样器与 logits"),
-    }  # fmt: skip
-    return say(*words.get(part.name, (part.name, part.name)))
+    """A part's name for a person, in what a process holds."""
+    return say(*_OWN[part.name]) if part.name in _OWN else part_name(part.name)
 
 
 def rest_words(holder: Holder) -> str:

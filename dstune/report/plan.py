@@ -47,6 +47,17 @@ _PARTS = {
 _ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "llama.cpp": "llama.cpp", "transformers": "transformers"}
 
 
+def part_name(part: str) -> str:
+    """A memory line's name for a person."""
+    return say(part, _PARTS.get(part, part))
+
+
+def metric_name(metric: str) -> tuple[str, str]:
+    """(name, unit) of a prediction for a person."""
+    words, unit = _METRICS.get(metric, ((metric, metric), ""))
+    return say(*words), unit
+
+
 def plan_json(plan: Plan) -> dict[str, Any]:
     """The `plan` object. Its memory parts sum to the total."""
     from dstune.report.capacity import capacity_json

@@ -11,6 +11,7 @@ from rich.text import Text
 from dstune.lang import pick, say
 from dstune.model import Artifact, Cite, Finding, Fix
 from dstune.tui.draw import MARK, TONE, Lines, click, fit, wrapped
+from dstune.tui.servers import place
 from dstune.tui.state import State
 
 CONTEXT = 2
@@ -66,7 +67,7 @@ def doctor(state: State, view: View, width: int, plain: bool = False) -> tuple[L
     for number, f in enumerate(found):
         if number == view.chosen:
             at = len(out)
-        out.append(_row(f, number == view.chosen, number, f.cause in view.open, width))
+        out.append(_row(f, number == view.chosen, number, f.cause in view.open, width, place(state, f.subject)))
         if f.cause in view.open:
             out += [*_opened(f, view.texts, width), Text()]
     undecided = state.diagnosis.unknown
@@ -83,9 +84,9 @@ def doctor(state: State, view: View, width: int, plain: bool = False) -> tuple[L
     return out, at
 
 
-def _row(f: Finding, chosen: bool, number: int, opened: bool, width: int) -> Text:
+def _row(f: Finding, chosen: bool, number: int, opened: bool, width: int, where: str = "") -> Text:
     style = f"reverse {TONE[f.severity]}" if chosen else TONE[f.severity]
-    words = f"{'▼' if opened else '▶'} {'↳ ' if f.because else ''}{MARK[f.severity]} {f.cause}"
+    words = f"{'▼' if opened else '▶'} {'↳ ' if f.because else ''}{MARK[f.severity]} {f.cause}{' @ ' * bool(where)}{where}"
     line = Text(no_wrap=True).append(words, click(f"app.choose({number})", style))
     if not opened:
         first = f.message.replace("\n", " ")

@@ -8,7 +8,7 @@ from dstune.lang import say
 from dstune.report.memory import joined, label
 from dstune.tui.card import HEIGHTS, card, narrow
 from dstune.tui.draw import MARK, TONE, Lines, bar, beside, click, fit, flow, gib, left, num, right
-from dstune.tui.servers import servers
+from dstune.tui.servers import curves, place, servers
 from dstune.tui.state import State
 
 WIDE = 150
@@ -34,6 +34,7 @@ def overview(state: State, width: int, height: int, plain: bool = False) -> Line
         ]
         side += processes(state, second, height - len(side))
         side += held(state, second, height - len(side))
+        side += curves(state, second, height - len(side) - 1, plain)
         return beside(_cards(state, first, height, plain), side, first, 3)
     below = [host(state, width, plain), *servers(state, width, plain), *findings(state, width, 3)]
     made = held(state, width, HELD) if height >= TALL else []
@@ -56,7 +57,7 @@ def _cards(state: State, width: int, room: int, plain: bool) -> Lines:
         return _no_gpu(state, width)
     each = room // len(subjects)
     depth = 2 if each >= HEIGHTS[2] + 1 else 1 if each >= HEIGHTS[1] else 0
-    curves = min(CURVES, each - HEIGHTS[2]) if depth == 2 else 0
+    deep = min(CURVES, each - HEIGHTS[2]) if depth == 2 else 0
     out: Lines = []
     trouble = state.gap("gpu") if state.evidence.facts else None
     if trouble is not None and trouble.name == "*":
@@ -67,7 +68,7 @@ def _cards(state: State, width: int, room: int, plain: bool) -> Lines:
         head = left(names[0], max(10, width - 2 * wide - 58)) + " " + left(names[1], wide + 6) + left(names[2], wide + 13)
         out.append(Text(fit(head + right("T", 6) + right(names[3], 10) + right("MHz", 6), width), "dim", no_wrap=True))
     for subject in subjects:
-        out += card(state, subject, width, depth, curves if curves >= 3 else 0, plain)
+        out += card(state, subject, width, depth, deep if deep >= 3 else 0, plain)
     return out
 
 
@@ -106,6 +107,11 @@ def host(state: State, width: int, plain: bool) -> Text:
     return out
 
 
+def spaced(word: str) -> str:
+    """The word and a blank, where there is one."""
+    return f"{word} " if word else ""
+
+
 def findings(state: State, width: int, rows: int) -> Lines:
     """The first root causes, a line each; a click opens them."""
     roots = [f for f in state.diagnosis.findings if not f.because]
@@ -115,7 +121,7 @@ def findings(state: State, width: int, rows: int) -> Lines:
     shown = roots if len(roots) <= rows else roots[: rows - 1]
     out = [
         Text(
-            fit(f"{MARK[f.severity]} {f.cause}: {f.message}".replace("\n", " "), width),
+            fit(f"{MARK[f.severity]} {spaced(place(state, f.subject))}{f.cause}: {f.message}".replace("\n", " "), width),
             click(f"app.open('{f.cause}')", TONE[f.severity]),
             no_wrap=True,
         )

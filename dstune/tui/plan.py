@@ -10,6 +10,7 @@ from rich.text import Text
 from dstune.errors import DstuneError
 from dstune.lang import pick, say
 from dstune.model import Plan, Workload
+from dstune.report.plan import metric_name, part_name
 from dstune.tui.draw import Lines, click, fit, flow, left, parts, wrapped
 from dstune.tui.state import State
 
@@ -119,7 +120,9 @@ def plan_screen(knobs: Knobs, plan: Plan | str | None, width: int, plain: bool =
     out += _budget(plan, width, plain, total_mib)
     out += [Text(), Text(f"{plan.engine} {plan.engine_version}".strip(), "bold")]
     for key, p in plan.predictions.items():
-        out.append(Text(left(f"  {key}", 28) + f"{p.value:>12,.1f}   ({p.low:,.1f} … {p.high:,.1f})", no_wrap=True))
+        name, unit = metric_name(key)
+        figures = f"{p.value:>12,.1f} {left(unit, 7)} ({p.low:,.1f} … {p.high:,.1f})"
+        out.append(Text(fit(left(f"  {name}", 28) + figures, width), no_wrap=True))
     out += [Text(), *(line for part in plan.launch.splitlines() for line in wrapped(part, width, "green"))]
     out.append(Text().append(" w ", click("app.write", "reverse")).append(say(" write it as launch.sh", " 写入 launch.sh")))
     for note in plan.rejected[:3]:
@@ -143,10 +146,14 @@ def _budget(plan: Plan, width: int, plain: bool, total_mib: float) -> Lines:
     figures = f" {used / 1024:.1f} / {total / 1024:.1f} GiB"
     out = [parts(shares, width - len(figures), plain).append(figures, "bold red" if used > total else "bold")]
     marks = [
-        Text().append(("#=+*o"[i % 5] if plain else "■") + " ", _TONES[i % len(_TONES)]).append(f"{name} {mib:,.0f} MiB")
+        Text().append(("#=+*o"[i % 5] if plain else "■") + " ", _TONES[i % len(_TONES)]).append(f"{_part(name)} {mib:,.0f} MiB")
         for i, (name, mib) in enumerate(groups)
     ]
     return out + flow(marks, width)
+
+
+def _part(name: str) -> str:
+    return say("weights", "权重") if name == "weights" else part_name(name)
 
 
 def card_mib(plan: Plan) -> float:

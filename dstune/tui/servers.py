@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from rich.text import Text
 
 from dstune.lang import say
-from dstune.tui.draw import Lines, bar, fit, left, num, right, spark
+from dstune.tui.draw import Lines, bar, beside, fit, graph, left, num, right, spark
 from dstune.tui.state import State
 
 BLOCK = 4
@@ -36,6 +36,38 @@ def servers(state: State, width: int, plain: bool, room: int = 0) -> Lines:
         blocks = [[*_server(state, s, width, plain), Text()] for s in found]
         return [line for block in blocks for line in block][:-1]
     return [_head(width), *(_row(state, s, width, plain) for s in found)]
+
+
+def curves(state: State, width: int, rows: int, plain: bool) -> Lines:
+    """Minutes of token rate, of requests that run and wait, and of the KV cache, for as many servers as the rows hold."""
+    out: Lines = []
+    half = (width - 2) // 2
+    asked = [s for s in known(state) if any(v is not None for v in state.series(s, "running"))]
+    high = min(8, rows // (2 * max(1, len(asked))) - 2)
+    for server in asked if high >= 3 else ():
+        drawn = [
+            _curve(state, server, name, half, high, plain)
+            for name in ("generation_tok_s", "kv_usage_pct", "running", "waiting")
+        ]
+        out += [Text(), *beside(drawn[0], drawn[1], half), *beside(drawn[2], drawn[3], half)]
+    return out
+
+
+def _curve(state: State, server: str, name: str, width: int, high: int, plain: bool) -> Lines:
+    words, style = {
+        "generation_tok_s": ("tok/s", "cyan"), "kv_usage_pct": ("KV %", "blue"), "running": (say("running", "运行"), "green"),
+        "waiting": (say("waiting", "排队"), "yellow"),
+    }[name]  # fmt: skip
+    most = max([v for v in state.series(server, name) if v is not None], default=0.0)
+    top = 100.0 if name == "kv_usage_pct" else most or 1.0
+    title = say(
+        f"{address(state, server)} {words}, of {num(top)}, last {state.span()}",
+        f"{address(state, server)} {words}，满格 {num(top)}，最近 {state.span()}",
+    )
+    return [
+        Text(fit(title, width), "dim", no_wrap=True),
+        *graph(state.curve(server, name, width), width, high, top, plain, style),
+    ]
 
 
 def _head(width: int) -> Text:
@@ -75,6 +107,14 @@ def _row(state: State, server: str, width: int, plain: bool) -> Text:
     line.append_text(bar(kv / 100, 6, plain) if kv is not None else Text(" " * 6)).append(left(right(num(kv, "%"), 5), 7))
     line.append(right(num(state.value(server, "generation_tok_s")), 9))
     return line.append(right(num(state.value(server, "ttft_p50_ms")), 9))
+
+
+def place(state: State, subject: str) -> str:
+    """Which of several servers or cards a finding is about: `:8001`, `GPU 3`; "" where there is one."""
+    family = subject.rstrip("0123456789")
+    if family == "server" and len(known(state)) > 1:
+        return address(state, subject)
+    return f"GPU {subject[3:]}" if family == "gpu" and len(state.subjects("gpu")) > 1 else ""
 
 
 def address(state: State, server: str) -> str:

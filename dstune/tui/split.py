@@ -68,8 +68,9 @@ def parts(holder: Holder | None, size: float) -> list[Part]:
         return [Part("other", size)]
     weights = min(size, holder.of("weights"))
     cache = [p for p in holder.parts if p.kind == "kv" and (p.read or not holder.guessed)]
-    kv = min(size - weights, sum(p.mib for p in cache))
-    engine = holder.estimate - holder.of("weights") - sum(p.mib for p in holder.parts if p.kind == "kv")
+    engine = holder.estimate - holder.of("weights") - holder.of("kv")
+    least = 0.0 if _read(holder, "kv") else engine  # a pool that is an estimate gives way to the parts that are constants
+    kv = max(0.0, min(size - weights - least, sum(p.mib for p in cache)))
     over = size - weights - kv
     other = over if holder.low <= size <= holder.high or holder.guessed else min(over, engine)
     made = [Part("weights", weights, not _read(holder, "weights")), Part("kv", kv, not _read(holder, "kv"))]

@@ -19,7 +19,7 @@ KEEP = 600
 WINDOWS = (60, 120, 300, 600)
 SERIES = {
     "gpu": ("utilization_pct", "memory_used_pct", "power_draw_w", "temperature_c", "memory_utilization_pct"),
-    "server": ("running", "waiting", "kv_usage_pct", "generation_tok_s", "ttft_p50_ms"),
+    "server": ("running", "waiting", "kv_usage_pct", "generation_tok_s"),
     "host": ("cpu_pct",),
 }
 

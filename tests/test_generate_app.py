@@ -24,7 +24,7 @@ from dstune import lang
 from dstune.catalog.gpus import find
 from dstune.catalog.models import get
 from dstune.errors import DstuneError
-from dstune.render.size import GRAPH_MIB, PREFILL, SCRATCH, size
+from dstune.render.size import PREFILL, SCRATCH, size
 
 ROOT = Path(__file__).parents[1]
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -200,17 +200,16 @@ def test_sizes_fit_and_grow_with_the_card() -> None:
 
 
 def test_sizes_agree_with_what_an_h200_took() -> None:
-    """Peak memory of the process within 5 % of the size, once the graphs are counted that were recorded in that run."""
+    """Peak memory of the process within 5 % of the size."""
     rows = json.loads((ROOT / "recipes/measurements/h200-generated-app.json").read_text())["phases"]
-    for slots, graphs, run in (
-        (8, 12, rows["users8"]["full"]),
-        (8, 12, rows["users8"]["soak_with_one_oversized"]),
-        (32, 18, rows["users32"]["mixed"]),
+    for mode, slots, context, form, run in (
+        ("throughput", 8, 2048, "none", rows["users8"]["full"]),
+        ("throughput", 8, 2048, "nf4", rows["nf4"]["full"]),
+        ("throughput", 32, 2048, "none", rows["users32"]["mixed"]),
+        ("latency", 1, 4096, "none", rows["latency"]["single"][-1]),
     ):
-        made = size(find("h200"), R1, "throughput", slots, 2048)
-        now = next(line.mib for line in made.lines if line.part == "CUDA graphs")
-        predicted = (made.total_mib - now + graphs * GRAPH_MIB) * 2**20 / 1e9
-        assert predicted == pytest.approx(run["process_peak_gb"], rel=0.05)
+        made = size(find("h200"), R1, mode, slots, context, quantization=form)
+        assert made.total_mib * 2**20 / 1e9 == pytest.approx(run["process_peak_gb"], rel=0.05)
 
 
 def test_what_is_asked_for_is_kept_or_refused() -> None:

@@ -14,12 +14,12 @@ from dstune.plan.ask import Ask
 from dstune.plan.fit import HARDWARE_MARGIN_MIB
 from dstune.plan.memory import Memory, memory
 
-PREFILL = 4096
+PREFILL = 2048
 """Prompt tokens that the generated program reads in one pass (PREFILL of its chat/engine.py)."""
 SCRATCH = 8
 """Positions behind the context of each slot (PADDING of its chat/attention.py)."""
-GRAPH_MIB = 46
-"""A recorded decode step: 48 MB each, two rows of measurements/h200-generated-app.json (46.8 and 48.9 MB)."""
+GRAPH_MIB = 11.4
+"""A recorded decode step: 11.9 MB each of nine, outside torch's own memory (measurements/h200-generated-app.json, phase steps)."""
 LADDER = {
     "latency": ((1, 8192), (1, 4096), (1, 2048)),
     "throughput": ((32, 4096), (32, 2048), (16, 4096), (16, 2048), (8, 4096), (8, 2048), (4, 2048)),

@@ -9,9 +9,11 @@ import argparse
 import asyncio
 import contextlib
 import os
+import platform
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from importlib.metadata import version
 
 from chat import settings as configuration
 
@@ -43,6 +45,10 @@ def serve(settings: configuration.Settings) -> int:
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
     # Threads of torch on a CPU sleep when they wait. By default they spin, which halves the speed as soon as anything else runs.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # torch reserves what it needs instead of blocks of 20 MiB, most of which a small model's tensors do not fill. WSL cannot.
+    if "microsoft" not in platform.release().lower():
+        new = tuple(int(n) for n in version("torch").split(".")[:2]) >= (2, 9)
+        os.environ.setdefault("PYTORCH_ALLOC_CONF" if new else "PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     import gradio as gr
     import uvicorn
     from fastapi import FastAPI

@@ -25,8 +25,9 @@ from chat.settings import Sampling, Settings
 from chat.stops import runs_away
 from chat.trace import Trace
 
-PREFILL = 4096
-"""Prompt tokens that are read in one pass. Longer prompts are read in parts, with a decode step between, so that nobody's text stalls."""
+PREFILL = 2048
+"""Prompt tokens that are read in one pass. Longer prompts are read in parts, with a decode step between, so that nobody's text stalls.
+A pass takes memory by its tokens: 0.14 GB for these on a 1.5B model."""
 
 
 class BusyError(Exception):
@@ -130,11 +131,13 @@ class Engine:
         """What is so now."""
         running = sum(s.job is not None for s in self.slots)
         decoder = self.decoder
+        held = sum(len(s.held) for s in self.slots if s.job)
         return {
             "requests_running": running,
             "requests_waiting": len(self.waiting),
             "slots": len(self.slots),
             "slot_tokens": sum(len(s.held) for s in self.slots),
+            "cache_usage": held / (len(self.slots) * self.settings.cache.context),
             "cache_bytes": decoder.cache.bytes() if decoder else 0,
             "sessions": len(self.store.kept),
             "sessions_bytes": self.store.bytes,
@@ -322,6 +325,7 @@ class Engine:
         now = time.monotonic()
         for job, token in zip(batch, first, strict=True):
             job.read, job.first = len(job.prompt), now
+            self.trace.observe("time_in_queue", job.started - job.asked)
             self.slots[job.slot].held = list(job.prompt)
             self.trace.observe("time_to_first_token", now - job.asked)
             self._token(job, token)
@@ -369,7 +373,6 @@ class Engine:
         self.news.append((job, [], finish))
         now = time.monotonic()
         self.trace.count(f"requests_{finish}")
-        self.trace.count("output_tokens", len(job.tokens))
         self.trace.count("prompt_tokens", len(job.prompt))
         self.trace.observe("request_duration", now - job.asked)
         self.trace(
@@ -381,6 +384,8 @@ class Engine:
     def _deliver(self) -> None:
         """One call into the event loop for all answers: a call for each token would cost more than the token."""
         news, self.news = self.news, []
+        if new := sum(len(tokens) for _, tokens, _ in news):
+            self.trace.count("output_tokens", new)
         if news and self.loop and not self.loop.is_closed():
             self.loop.call_soon_threadsafe(_hand_out, news)
 

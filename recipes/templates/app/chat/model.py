@@ -56,6 +56,10 @@ def load(settings: Settings) -> Loaded:
         # cuDNN's attention plans anew for every new (batch, length): 50 ms a step on an H200 for text of ever new length, 3.4 times
         # the whole step. The flash and memory-efficient kernels plan nothing.
         torch.backends.cuda.enable_cudnn_sdp(False)
+        # One stream for everything this thread starts: cuBLAS keeps a workspace for each stream that it has seen (32 MiB on Hopper), and
+        # CUDA graphs can be recorded on any but the default one.
+        if torch.cuda.current_stream() == torch.cuda.default_stream():
+            torch.cuda.set_stream(torch.cuda.Stream())
         if wanted.vram_limit_gib:
             total = torch.cuda.get_device_properties(0).total_memory
             torch.cuda.set_per_process_memory_fraction(min(1.0, wanted.vram_limit_gib * 2**30 / total))
@@ -69,6 +73,9 @@ def load(settings: Settings) -> Loaded:
         **_quantized(wanted.quantization),
     )
     model.eval()
+    if cuda:
+        torch.cuda.synchronize()  # loading may have copied on other streams
+        torch.cuda.empty_cache()  # quantising while loading leaves the 16-bit originals in torch's reserve
     spread = len(set(getattr(model, "hf_device_map", {}).values())) > 1
     device = torch.device(placed["model.embed_tokens"] if isinstance(placed, dict) else placed)
     return Loaded(model, config, torch.device("cuda:0") if cuda and device.type == "cpu" and spread else device, spread)

@@ -298,6 +298,22 @@ class Capacity:
 
 
 @dataclass(frozen=True, slots=True)
+class Alternative:
+    """A configuration that no other beats in every respect, with its settings and numbers; `why` compares it with the chosen one."""
+
+    name: str
+    engine: str
+    engine_version: str
+    gpus: int
+    settings: tuple[Setting, ...]
+    numbers: dict[str, Prediction]
+    quality_loss_pct: float
+    chosen: bool = False
+    why: Text = field(default_factory=dict)
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """A configuration with its memory, its predicted speed, and what was rejected."""
 
@@ -314,6 +330,7 @@ class Plan:
     launch: str = ""
     workload: Workload = field(default_factory=Workload)
     capacity: Capacity | None = None
+    pareto: tuple[Alternative, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

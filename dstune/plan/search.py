@@ -32,6 +32,7 @@ from dstune.plan.fit import (
 )
 from dstune.plan.launch import gguf_repo, launch, quantised_repo
 from dstune.plan.memory import Memory, graph_bytes, memory
+from dstune.plan.pareto import alternatives, beaten
 from dstune.plan.speed import Speed, speed
 
 TIERS: tuple[tuple[str, ...], ...] = (("", "F16"), ("fp8", "Q8_0"), ("awq-int4", "bnb-nf4", "Q4_K_M"))
@@ -116,7 +117,8 @@ def recommend(wish: Wish) -> Plan:
         settings=plan_settings,
         memory=best.memory.lines,
         predictions=predictions(best.ask, best.memory, best.speed),
-        rejected=tuple(rejected(best, found, wish)),
+        rejected=(*rejected(best, found, wish), *beaten(best, found, wish)),
+        pareto=alternatives(best, found, wish),
         notes=tuple(notes),
         launch=launch(best.ask.engine, served_name(best.ask, wish), plan_settings),
         workload=replace(
@@ -138,8 +140,16 @@ def served_name(ask: Ask, wish: Wish) -> str:
 
 def candidates(wish: Wish) -> Iterator[Candidate]:
     """Every configuration that exists for the card and fits."""
-    engines = PREFERENCE[:3] if wish.engine == "auto" else (wish.engine,)
-    for engine in engines:
+    for engine, version, ask, mem, ok in considered(wish):
+        if engine_reason(engine, wish.gpu, version):
+            continue
+        if ok and (not wish.limit_mib or mem.total_mib <= wish.limit_mib + 1):
+            yield _judge(ask, mem, _tier(ask, wish), wish)
+
+
+def considered(wish: Wish) -> Iterator[tuple[str, str, Ask, Memory, bool]]:
+    """(engine, version, configuration, memory, whether it fits) of every engine x format x cards that exists."""
+    for engine in PREFERENCE[:3] if wish.engine == "auto" else (wish.engine,):
         version = wish.version or (newest_vllm(wish.gpu, wish.driver_cuda) if engine == "vllm" else "")
         if engine_reason(engine, wish.gpu, version):
             continue
@@ -147,11 +157,17 @@ def candidates(wish: Wish) -> Iterator[Candidate]:
             for scheme in schemes if tier in wish.tiers else ():
                 if not _available(scheme, engine, wish, version):
                     continue
-                for cards in dict.fromkeys((1, wish.gpus)):
+                for cards in dict.fromkeys((1, wish.gpus if engine != "transformers" else 1)):
                     ask = shape(engine, version, scheme, cards, wish)
                     ok, mem = fits(ask)
-                    if ok and (not wish.limit_mib or mem.total_mib <= wish.limit_mib + 1):
-                        yield _judge(ask, mem, tier, wish)
+                    yield engine, version, ask, mem, ok
+
+
+def _tier(ask: Ask, wish: Wish) -> int:
+    """Row of `TIERS` that the chosen format stands in; a checkpoint's own format costs nothing more."""
+    if wish.model.quant and ask.scheme == wish.model.quant:
+        return 0
+    return next((n for n, schemes in enumerate(TIERS) if ask.scheme in schemes), 0)
 
 
 def _available(scheme: str, engine: str, wish: Wish, version: str) -> bool:

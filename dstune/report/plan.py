@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dstune.lang import pick, say
-from dstune.model import Plan, Prediction
+from dstune.model import Alternative, Plan, Prediction
 from dstune.report.text import WIDTH, cells, paint, wrap
 
 _METRICS = {
@@ -79,10 +79,26 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "predictions": {
             k: {"value": _short(p.value), "low": _short(p.low), "high": _short(p.high)} for k, p in plan.predictions.items()
         },
+        "pareto": [_alternative_json(a) for a in plan.pareto],
         "rejected": [{"option": r.option, "why": pick(r.why)} for r in plan.rejected],
         "launch": plan.launch,
         "notes": [pick(n) for n in plan.notes],
         **({"capacity": capacity_json(plan.capacity)} if plan.capacity is not None else {}),
+    }
+
+
+def _alternative_json(a: Alternative) -> dict[str, Any]:
+    return {
+        "name": a.name,
+        "chosen": a.chosen,
+        "engine": a.engine,
+        "engine_version": a.engine_version,
+        "gpus": a.gpus,
+        "settings": [{"key": s.key, "value": s.value} for s in a.settings],
+        "numbers": {k: {"value": _short(p.value), "low": _short(p.low), "high": _short(p.high)} for k, p in a.numbers.items()},
+        "quality_loss_pct": a.quality_loss_pct,
+        "quality_source": a.source,
+        "why": pick(a.why),
     }
 
 
@@ -111,6 +127,8 @@ def plan_text(plan: Plan, explain: bool = False) -> str:
         for s in plan.settings:
             lines += [f"  {s.key} = {s.value}", wrap(pick(s.why), "      ")]
         parts.append("\n".join(lines))
+    if len(plan.pareto) > 1:
+        parts.append(_alternatives(plan))
     if plan.rejected:
         lines = [paint(say("Not taken", "未采用"), "bold")]
         for r in plan.rejected:
@@ -120,6 +138,41 @@ def plan_text(plan: Plan, explain: bool = False) -> str:
         parts.append(paint(say("Launch", "启动"), "bold") + "\n" + _command(plan.launch))
     parts += [wrap(pick(n)) for n in plan.notes]
     return "\n\n".join(parts)
+
+
+SHOWN = 5
+"""Rows of the table of alternatives, the chosen one among them; --json has all."""
+
+
+def _alternatives(plan: Plan) -> str:
+    """The chosen configuration beside those that beat it in some respect."""
+    head = (
+        say("memory", "显存"), say("one stream", "单路"), say("all streams", "总输出"), say("first token", "首 token"), say("quality", "质量"),
+    )  # fmt: skip
+    lines = [paint(say("Alternatives (each better in some respect)", "备选（各有所长）"), "bold")]
+    widths = (10, 12, 12, 12, 8)
+    lines.append(" " * 26 + "".join(_right(h, w) for h, w in zip(head, widths, strict=True)))
+    for a in plan.pareto[:SHOWN]:
+        memory, decode, total, ttft = (
+            a.numbers[k].value for k in ("peak_vram_gib", "decode_tok_s_per_stream", "total_tok_s", "ttft_ms")
+        )
+        cell = (
+            f"{a.gpus} x {_number(memory)}" if a.gpus > 1 else f"{_number(memory)} GiB", f"{_number(decode)} tok/s", f"{_number(total)} tok/s", f"{_number(ttft)} ms",
+            say("full", "无损") if not a.quality_loss_pct else f"-{a.quality_loss_pct:g} %",
+        )  # fmt: skip
+        name = ("* " if a.chosen else "  ") + a.name
+        if cells(name) > 26:
+            lines.append(name)
+            name = ""
+        lines.append(name + " " * (26 - cells(name)) + "".join(_right(c, w) for c, w in zip(cell, widths, strict=True)))
+        lines.append(wrap(pick(a.why), "      "))
+    if len(plan.pareto) > SHOWN:
+        lines.append(say(f"  {len(plan.pareto) - SHOWN} more in --json", f"  另有 {len(plan.pareto) - SHOWN} 种见 --json"))
+    return "\n".join(lines)
+
+
+def _right(text: str, width: int) -> str:
+    return " " * max(1, width - cells(text)) + text
 
 
 def _row(label: str, value: str, after: str = "", width: int = 46) -> str:

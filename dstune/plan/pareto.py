@@ -1,0 +1,189 @@
+"""Of the configurations that run, those that no other beats in every respect: memory, decode, total output, first token, quality."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from dstune.model import Alternative, Rejected, Text
+from dstune.plan.choices import INT4_LOSS, settings
+from dstune.plan.estimate import predictions
+from dstune.plan.fit import engine_reason, fits
+
+if TYPE_CHECKING:
+    from dstune.plan.search import Candidate, Wish
+
+QUALITY_LOSS = (0.0, 1.0, 6.0)
+"""Percent of a 1.5B's score that a tier of formats costs (`search.TIERS`): nothing, near nothing, INT4; larger models lose less at INT4."""
+
+METRICS = ("peak_vram_gib", "decode_tok_s_per_stream", "total_tok_s", "ttft_ms")
+_NAMES = {"vllm": "vLLM", "sglang": "SGLang"}
+
+
+def _respects(c: Candidate) -> tuple[float, ...]:
+    """What counts, each the smaller the better. Memory is that of all its cards."""
+    return (c.memory.total_mib * c.ask.gpus, -c.speed.decode, -c.speed.total, c.speed.ttft_ms, QUALITY_LOSS[c.tier])
+
+
+def beats(a: Candidate, b: Candidate) -> bool:
+    """Whether `a` is nowhere worse than `b` and somewhere better."""
+    left, right = _respects(a), _respects(b)
+    return left != right and all(x <= y for x, y in zip(left, right, strict=True))
+
+
+def front(found: Iterable[Candidate]) -> list[Candidate]:
+    """The candidates that none of the others beats. Where some meet the limits that were set, only those count."""
+    every = list(found)
+    pool = [c for c in every if c.meets] or every
+    return [c for c in pool if not any(beats(other, c) for other in pool)]
+
+
+def label(c: Candidate) -> str:
+    """Engine, format and cards in a few words."""
+    fmt = c.ask.scheme or c.ask.dtype
+    cards = f" x {c.ask.gpus}" if c.ask.gpus > 1 else ""
+    loop = ", dynamic cache" if c.ask.engine == "transformers" and c.ask.cache == "dynamic" else ""
+    return f"{_NAMES.get(c.ask.engine, c.ask.engine)} {fmt}{loop}{cards}"
+
+
+def alternatives(best: Candidate, found: list[Candidate], wish: Wish) -> tuple[Alternative, ...]:
+    """The front with settings and numbers, the chosen one first, the others by what the goal asks for."""
+    goal = wish.workload.goal
+    order = {"memory": 0, "latency": 1, "throughput": 2}[goal]
+    rest = sorted((c for c in front([*found, *_loops(found)]) if c is not best), key=lambda c: _respects(c)[order])
+    return tuple(_alternative(c, best, wish) for c in (best, *rest))
+
+
+def _alternative(c: Candidate, best: Candidate, wish: Wish) -> Alternative:
+    numbers = predictions(c.ask, c.memory, c.speed)
+    return Alternative(
+        name=label(c),
+        engine=c.ask.engine,
+        engine_version=c.ask.version,
+        gpus=c.ask.gpus,
+        settings=tuple(settings(c, wish)),
+        numbers={k: numbers[k] for k in METRICS},
+        quality_loss_pct=QUALITY_LOSS[c.tier],
+        chosen=c is best,
+        why=_chosen(c, wish) if c is best else _against(c, best),
+        source=INT4_LOSS,
+    )
+
+
+def _chosen(c: Candidate, wish: Wish) -> Text:
+    work = wish.workload
+    if not c.meets:
+        return _text("nothing meets the limits that were set; this comes nearest", "没有配置满足所设时延，这是最接近的")
+    if work.goal == "memory":
+        return _text("the least memory at this quality", "同等质量下占用最少")
+    limits = bool(work.slo_itl_ms or work.slo_ttft_ms)
+    en = "the least lossy format that fits" + " and meets the limits" * limits
+    zh = "放得下" + "且满足时延要求" * limits + "的最少损失格式"
+    if c.ask.engine == "vllm":
+        return _text(
+            f"{en}; vLLM, since no engine is over a third faster with it: it batches and serves",
+            f"{zh}；没有引擎比 vLLM 快三分之一以上，而它能合批、自带服务",
+        )
+    return _text(f"{en}, and the engine for it here", f"{zh}，也是此卡上最合适的引擎")
+
+
+def _against(c: Candidate, best: Candidate) -> Text:
+    """What it gains and what it costs beside the chosen one; the numbers stand beside it."""
+    gains: list[tuple[str, str]] = []
+    costs: list[tuple[str, str]] = []
+    for mine, theirs, better, worse in zip(_respects(c), _respects(best), _BETTER, _WORSE, strict=True):
+        if abs(mine - theirs) > 0.01 * max(abs(mine), abs(theirs)):
+            gains.append(better) if mine < theirs else costs.append(worse)
+    en = ", ".join(g[0] for g in gains) + ("; but " if gains and costs else "") + ", ".join(x[0] for x in costs)
+    zh = "、".join(g[1] for g in gains) + ("；但" if gains and costs else "") + "、".join(x[1] for x in costs)
+    return _text(en or "the same numbers", zh or "数值相同")
+
+
+_BETTER = (
+    ("less memory", "显存更少"),
+    ("a faster stream", "单路更快"),
+    ("more output in all", "总输出更高"),
+    ("an earlier first token", "首 token 更早"),
+    ("better quality", "质量更好"),
+)
+_WORSE = (
+    ("more memory", "显存更多"),
+    ("a slower stream", "单路更慢"),
+    ("less output in all", "总输出更低"),
+    ("a later first token", "首 token 更晚"),
+    ("lower quality", "质量更低"),
+)
+
+
+def _loops(found: list[Candidate]) -> Iterator[Candidate]:
+    """The plain generate loop beside its compiled form: less memory, no warm-up, slower."""
+    from dstune.plan.speed import speed
+
+    for c in found:
+        if c.ask.engine == "transformers" and c.ask.cache == "static":
+            ask = replace(c.ask, cache="dynamic")
+            ok, mem = fits(ask)
+            if ok:
+                yield replace(c, ask=ask, memory=mem, speed=speed(ask))
+
+
+def beaten(best: Candidate, found: list[Candidate], wish: Wish) -> Iterator[Rejected]:
+    """Every candidate off the front with what beats it, and every one that does not fit with what it would take."""
+    kept = front(found)
+    for c in found:
+        if c is best or c in kept:
+            continue
+        if not c.meets and best.meets:
+            itl = c.speed.step.total * 1e3
+            yield Rejected(
+                label(c),
+                _text(
+                    f"{itl:.1f} ms between tokens, first token {c.speed.ttft_ms:.0f} ms: misses the limits that were set",
+                    f"token 间隔 {itl:.1f} ms、首 token {c.speed.ttft_ms:.0f} ms：达不到所设时延",
+                ),
+            )
+            continue
+        winner = next((o for o in [best, *kept] if beats(o, c)), None)
+        if winner is None:
+            continue
+        yield Rejected(
+            label(c),
+            _text(
+                f"{_numbers(c)[0]}: {label(winner)} is nowhere worse ({_numbers(winner)[0]})",
+                f"{_numbers(c)[1]}：{label(winner)} 处处不差（{_numbers(winner)[1]}）",
+            ),
+        )
+    yield from _too_large(wish)
+
+
+def _too_large(wish: Wish) -> Iterator[Rejected]:
+    from dstune.plan.search import considered
+
+    for engine, version, ask, mem, ok in considered(wish):
+        limited = bool(wish.limit_mib) and mem.total_mib > wish.limit_mib + 1
+        if (ok and not limited) or engine_reason(engine, wish.gpu, version):
+            continue
+        free = min(wish.limit_mib or ask.total, ask.total - wish.others_mib)
+        need = mem.total_mib - wish.others_mib
+        name = f"{_NAMES.get(engine, engine)} {ask.scheme or ask.dtype}" + (f" x {ask.gpus}" if ask.gpus > 1 else "")
+        if mem.kv_tokens is not None and mem.kv_tokens < ask.max_len:
+            en = f"weights of {mem.weights_gib:.1f} GiB leave a pool of {mem.kv_tokens:,.0f} of {ask.max_len:,} tokens in {free:,.0f} MiB"
+            zh = f"权重 {mem.weights_gib:.1f} GiB，{free:,.0f} MiB 中的缓存池只容 {mem.kv_tokens:,.0f} 个 token，少于 {ask.max_len:,}"
+        else:
+            en = f"takes {need:,.0f} MiB of {free:,.0f}"
+            zh = f"需要 {need:,.0f} MiB，可用 {free:,.0f}"
+        yield Rejected(name, _text(en, zh))
+
+
+def _numbers(c: Candidate) -> tuple[str, str]:
+    gib, s = c.memory.total_mib / 1024, c.speed
+    loss = QUALITY_LOSS[c.tier]
+    return (
+        f"{gib:.1f} GiB, {s.decode:.0f} tok/s, {s.ttft_ms:.0f} ms, {loss:g} % loss",
+        f"{gib:.1f} GiB、{s.decode:.0f} tok/s、{s.ttft_ms:.0f} ms、损失 {loss:g}%",
+    )
+
+
+def _text(en: str, zh: str) -> Text:
+    return {"en": en, "zh": zh}

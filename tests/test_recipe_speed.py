@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from dstune.catalog.rules import parts, rules
+from dstune.catalog.signatures import Signature, signatures
 
 LIMIT_S = 2.0
 SPACES = "    " * 5
@@ -57,3 +58,48 @@ def test_expressions_are_quick(cause: str) -> None:
                 except TimeoutError:
                     pytest.fail(f"{cause}: {expression[:120]!r} does not end on {name}")
                 assert time.monotonic() - began < LIMIT_S
+
+
+WIDE_S = 0.6
+"""CPU seconds, a generous ten times what the slowest takes; those that this test is for took 2 to 4."""
+
+
+def misleading(row: Signature) -> Iterator[str]:
+    """Lines of 4,000 characters made of what an expression looks for."""
+    texts = list(dict.fromkeys(text for text, _ in row.literals))[:8]
+    also = list(dict.fromkeys(text for _, groups in row.literals for group in groups for text in group))[:6]
+    first = texts[0]
+    yield (first * 4000)[:4000]
+    yield ((first + " ") * 4000)[:4000]
+    yield first + "a" * (4000 - len(first))
+    yield "a" * (4000 - len(first)) + first
+    yield ("".join(texts + also) * 4000)[:4000]
+    yield (" ".join(texts + also) * 4000)[:4000]
+    if also:
+        yield ((first + " ") * 2000)[:2000] + ((also[0] + " ") * 2000)[:2000]
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no interval timer here")
+@pytest.mark.parametrize("share", range(8))
+def test_a_line_made_of_what_is_looked_for(share: int) -> None:
+    """CPU time of this process, so that other work on the machine does not count."""
+
+    def stop(*_: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGVTALRM, stop)
+    slow: list[str] = []
+    unique = {row.pattern: row for row in signatures() if row.kind in ("log", "any")}
+    for row in list(unique.values())[share::8]:
+        pattern = re.compile(row.pattern, re.MULTILINE)
+        for line in misleading(row):
+            signal.setitimer(signal.ITIMER_VIRTUAL, WIDE_S)
+            try:
+                pattern.search(line)
+            except TimeoutError:
+                slow.append(f"{row.cause or row.way}: {row.pattern[:100]!r} on {line[:40]!r}")
+                break
+            finally:
+                signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+    signal.signal(signal.SIGVTALRM, before)
+    assert not slow

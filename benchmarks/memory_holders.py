@@ -1,116 +1,89 @@
-"""Where a serving process's memory goes, told by `dstune doctor` beside it on a real GPU: is the unexplained rest small?
+"""How small is the unexplained rest? `dstune doctor`'s split of a process's memory against NVML readings of real ones.
 
-python benchmarks/memory_holders.py OUT.json [SECONDS]      needs torch and transformers there; about a minute a shape
+python benchmarks/memory_holders.py      no GPU needed: recipes/measurements/*.json hold the readings
 
-Random weights. Each server is a program of its own (transformers behind http.server, as people write it), started from a file; doctor knows
-nothing but the process table, the program's text, the model folder and NVML. States: loaded, after a short request, after a long one.
+Each reading becomes the evidence that the probes give of such a process: NVML's number, the model, the settings of its program. As in life,
+lengths and numbers of requests are not among them: one request of 512 + 512 tokens is assumed. "one short request" are the readings that
+are of that kind; the others (batches, long prompts) show what doctor says where its assumption does not hold.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-import time
-import urllib.request
+import re
+import statistics
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
-WORK = Path(os.environ.get("BENCH_DIR", "/tmp/memory-holders"))
-SHAPES: dict[str, dict[str, Any]] = {
-    "R1-1.5B": {
-        "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28,
-        "num_attention_heads": 12, "num_key_value_heads": 2, "vocab_size": 151936, "max_position_embeddings": 131072, "tie_word_embeddings": False,
-    },
-    "Qwen3-0.6B": {
-        "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28,
-        "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936, "max_position_embeddings": 40960,
-        "tie_word_embeddings": True,
-    },
-}  # fmt: skip
-RUNS = (
-    ("R1-1.5B", "torch.bfloat16", "sdpa"), ("R1-1.5B", "torch.float32", "sdpa"), ("R1-1.5B", "torch.bfloat16", "eager"),
-    ("Qwen3-0.6B", "torch.bfloat16", "sdpa"),
-)  # fmt: skip
-STATES = (("loaded", 0, 0), ("512 + 128 tokens", 512, 128), ("4096 + 64 tokens", 4096, 64))
-PROGRAM = """
-import http.server, sys, torch
-from transformers import AutoConfig, AutoModelForCausalLM
-MODEL = {folder!r}
-if not __import__("os").path.exists(MODEL + "/model.safetensors"):
-    with torch.device("cuda"):
-        AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(MODEL), dtype=torch.bfloat16).save_pretrained(MODEL)
-    sys.exit(3)
-model = AutoModelForCausalLM.from_pretrained(MODEL, dtype={dtype}, attn_implementation={attention!r}, device_map="cuda")
-class Handler(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        prompt, answer = map(int, self.path.strip("/").split("-"))
-        if prompt:
-            ids = torch.randint(1000, (1, prompt), device="cuda")
-            model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=128, min_new_tokens=answer, do_sample=False)
-        self.send_response(200); self.end_headers(); self.wfile.write(b"ok")
-    def log_message(self, *_): pass
-http.server.HTTPServer(("127.0.0.1", {port}), Handler).serve_forever()
-"""
+from dstune.model import Evidence, Fact
+from dstune.plan.decompose import Holder, decompose
+
+FOLDER = Path(__file__).parents[1] / "recipes" / "measurements"
+R1 = "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"
+SHORT = 1100
+"""Tokens of prompt and answer up to which a single request counts as a short one."""
 
 
-def doctor(folder: Path) -> dict[str, Any]:
-    """The process as doctor tells it, and the evidence kept for tests."""
-    done = subprocess.run(
-        [sys.executable, "-m", "dstune", "doctor", "--json"], capture_output=True, text=True, cwd=ROOT, timeout=120
-    )
-    block = json.loads(done.stdout).get("memory")
-    if not block:
-        raise SystemExit(f"doctor saw no process on the card\n{done.stdout[-2000:]}\n{done.stderr}")
-    return next(p for p in block[0]["processes"] if str(folder) in p["command"] or p["model"])
+def holder(mib: float, model: str, settings: list[str]) -> Holder:
+    """The process as doctor splits it."""
+    facts = {
+        "gpu0": {"name": "NVIDIA H200", "memory_total_mib": 143771, "memory_reserved_mib": 615, "memory_used_mib": mib},
+        "process": {"pid": 1, "gpu": 0, "memory_mib": mib, "engine": "transformers", "engine_version": "5.17.0", "model": model, "settings": settings},
+    }  # fmt: skip
+    evidence = Evidence(tuple(Fact(s, n, v) for s, own in facts.items() for n, v in own.items()))  # type: ignore[arg-type]
+    return decompose(evidence)[0]
 
 
-def one(shape: str, dtype: str, attention: str, port: int) -> list[dict[str, Any]]:
-    """A server in its states."""
-    folder = WORK / shape
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps({**SHAPES[shape], "dtype": "bfloat16"}))
-    program = WORK / f"serve-{port}.py"
-    program.write_text(PROGRAM.format(folder=str(folder), dtype=dtype, attention=attention, port=port))
-    if not (folder / "model.safetensors").exists():
-        subprocess.run([sys.executable, program], check=False, timeout=300)
-    child = subprocess.Popen([sys.executable, str(program)])
-    found = []
-    try:
-        for name, prompt, answer in STATES:
-            for _ in range(600):
-                try:
-                    urllib.request.urlopen(f"http://127.0.0.1:{port}/{prompt}-{answer}", timeout=300).read()
-                    break
-                except OSError:
-                    if child.poll() is not None:
-                        raise SystemExit(f"the server ended with {child.returncode}") from None
-                    time.sleep(0.2)
-            time.sleep(0.5)
-            process = doctor(folder)
-            rest = float(process.get("rest_mib") or 0.0)
-            print(
-                f"{shape} {dtype} {attention}, {name}: {process['mib']:,.0f} MiB, rest {rest} ({100 * rest / process['mib']:+.1f} %)",
-                flush=True,
+def readings() -> Iterator[tuple[str, str, Holder]]:
+    """(kind, name, split) of every NVML reading of a process in the measurements."""
+    for file in ("h200.json", "h200-shapes.json"):
+        for row in json.loads((FOLDER / file).read_text(encoding="utf-8"))["measurements"]:
+            if row["metric"] != "peak_vram_gib":
+                continue
+            flags: dict[str, Any] = row.get("flags") or {}
+            dtype = row["dtype_or_quant"]
+            given = (
+                [f"transformers.dtype={dtype}"]
+                if dtype in ("bfloat16", "float16", "float32")
+                else ["transformers.load_in_4bit=True"]
             )
-            found.append({"shape": shape, "dtype": dtype, "attention": attention, "state": name, "process": process})
-    finally:
-        child.kill()
-        child.wait()
-    return found
+            given.append(f"transformers.attn_implementation={flags.get('attn_implementation', 'sdpa')}")
+            short = row["batch_or_concurrency"] == 1 and row["input_tokens"] + row["output_tokens"] <= SHORT
+            yield ("one short request" if short else "other"), row["id"], holder(1024 * row["value"], row["model"], given)
+    yield from programs()
+
+
+def programs() -> Iterator[tuple[str, str, Holder]]:
+    """The program of `dstune generate app` at work: a static cache of the size in its config.yaml."""
+    data = json.loads((FOLDER / "h200-generated-app.json").read_text(encoding="utf-8"))
+    for name, phase in data["phases"].items():
+        command = str(phase.get("command", ""))
+        slots, context = (re.search(rf"--{option} (\d+)", command) for option in ("concurrency", "context"))
+        sizes = [v["process_first_gb"] for v in phase.values() if isinstance(v, dict) and v.get("process_first_gb")]
+        if not slots or not context or not sizes:
+            continue
+        given = [
+            "transformers.dtype=bfloat16",
+            f"transformers.max_batch_size={slots[1]}",
+            f"transformers.max_cache_len={context[1]}",
+        ]
+        given += ["generate.cache_implementation=static", *(["transformers.quantization=nf4"] if "nf4" in command else [])]
+        yield "generated app", name, holder(sizes[0] * 1e9 / 2**20, R1, given)
 
 
 def main() -> None:
-    """All runs, for as long as SECONDS allow; the file is written after each."""
-    out, seconds = Path(sys.argv[1]), float(sys.argv[2]) if len(sys.argv) > 2 else 1e9
-    started, found = time.monotonic(), []
-    for number, run in enumerate(RUNS):
-        if time.monotonic() - started > seconds:
-            break
-        found += one(*run, 8900 + number)
-        out.write_text(json.dumps({"made_by": "benchmarks/memory_holders.py", "runs": found}, indent=1) + "\n")
+    """A line a kind, and the readings with the largest rest."""
+    found = list(readings())
+    for kind in dict.fromkeys(k for k, _, _ in found):
+        rests = [abs(h.rest or 0.0) / (h.mib or 1.0) for k, _, h in found if k == kind]
+        within = sum(h.within for k, _, h in found if k == kind)
+        print(
+            f"{kind}: {len(rests)} readings, rest median {100 * statistics.median(rests):.1f} %, worst {100 * max(rests):.1f} %, in band {within}"
+        )
+    for kind in ("one short request", "generated app"):
+        for _, name, h in sorted((f for f in found if f[0] == kind), key=lambda f: -abs(f[2].rest or 0.0))[:5]:
+            print(f"  {kind}, {name}: NVML {h.mib or 0:,.0f} MiB, parts {h.estimate:,.0f}, rest {h.rest or 0:+,.0f}")
 
 
 if __name__ == "__main__":

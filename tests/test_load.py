@@ -18,10 +18,11 @@ import pytest
 from dstune.errors import DstuneError, UnobservableError
 from dstune.load.answers import Reply, events
 from dstune.load.detect import detect
-from dstune.load.run import Options, sweep, trial
+from dstune.load.run import Options, _Seen, sweep, trial
 from dstune.load.stats import outcome, percentile, spread
 from dstune.load.workload import Bodies, poisson, prompts
 from dstune.model import Workload
+from dstune.report.trial import trial_text
 
 ROOT = Path(__file__).parents[1]
 
@@ -245,6 +246,40 @@ def test_outcome_of_nothing() -> None:
     figures = outcome([], Workload(), {"cpu_s": 0.0})
     assert figures["requests"] == {"ok": 0, "failed": 0}
     assert figures["ttft_ms"] is None
+
+
+def test_a_server_that_never_ends_does_not_hold_the_load(mock: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What runs at the end of the duration gets as long again, not the whole timeout of a request; what is cut is told apart."""
+    monkeypatch.setattr("dstune.load.run.GRACE_S", 0.5)
+    begin = time.monotonic()
+    work = Workload(output_tokens=3000, concurrency=3)
+    slow, _ = trial(detect(mock), Options(work, model="mock:stall", duration_s=0.5, timeout_s=60, warmup=0))
+    assert time.monotonic() - begin < 5
+    assert slow.outcome["unfinished"]["requests"] == 3
+    assert 0.9 < slow.outcome["unfinished"]["longest_s"] < 3
+    assert slow.outcome["requests"]["ok"] == 0
+    assert "3 requests were not answered when their time was over" in trial_text(slow)
+    plain, _ = trial(
+        detect(mock), Options(Workload(output_tokens=5, concurrency=3), model="mock", requests=6, duration_s=20, warmup=0)
+    )
+    assert "unfinished" not in plain.outcome
+
+
+def test_a_long_load_does_not_keep_every_chunk(mock: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dstune.load.run.KEPT_CHUNKS", 40)
+    held: list[int] = []
+    add = _Seen.add
+
+    def watched(self: _Seen, answer: Any) -> None:
+        add(self, answer)
+        held.append(self.chunks)
+
+    monkeypatch.setattr(_Seen, "add", watched)
+    figures, replies = load(mock, n=24, c=4, tokens=12)
+    assert figures["requests"] == {"ok": 24, "failed": 0}
+    assert figures["output_tokens"] == 24 * 12
+    assert max(held) <= 40 < 24 * 12
+    assert len({r.due for r in replies}) == 24
 
 
 def test_ctrl_c_gives_the_report_so_far(mock: str) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,7 @@ class Reply:
     sent: float
     ended: float
     ttft: float | None = None
-    stamps: tuple[float, ...] = ()
+    stamps: Sequence[float] = ()
     text: str = ""
     reasoning: str = ""
     finish: str = ""
@@ -143,7 +144,7 @@ def _streamed(answer: Answer, reply: Reply) -> None:
                 at, tail = len(before), len(behind)
         if "timings" in event:
             reply.timings = event["timings"]
-    reply.stamps, reply.text, reply.reasoning = tuple(stamps), "".join(said), "".join(thought)
+    reply.stamps, reply.text, reply.reasoning = array("d", stamps), "".join(said), "".join(thought)
     if stamps:
         reply.ttft = stamps[0] - reply.due
         if reply.output_tokens is None:

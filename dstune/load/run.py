@@ -7,6 +7,7 @@ import gc
 import itertools
 import resource
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -53,6 +54,11 @@ class Options:
     tokenizer: str = ""
 
 
+KEPT_CHUNKS = 200_000
+"""Chunks that are kept as they came until the load is over (370 bytes each: 75 MB). Above, the oldest answers are read during the load,
+two for each that ends, which takes its client about a millisecond."""
+GRACE_S = 10.0
+"""Least time that running requests get after the duration; else as long again as the load took."""
 HOPELESS = 20
 """Failures without a single answer after which a load ends: a server that refuses all would be asked thousands of times a second."""
 
@@ -69,7 +75,8 @@ class Live:
 
 @dataclass(slots=True)
 class Raw:
-    """What one process saw: replies, and what it cost. CPU in seconds, memory in MiB."""
+    """What one process saw: replies, and what it cost. CPU in seconds, memory in MiB. `unfinished`: seconds that each request had run
+    when its time after the load was over; `interrupted`: the user ended the load."""
 
     replies: list[Reply]
     cpu_s: float = 0.0
@@ -77,6 +84,38 @@ class Raw:
     rss_mib: float = 0.0
     connections: int = 0
     interrupted: bool = False
+    unfinished: list[float] = field(default_factory=list)
+
+
+class _Seen:
+    """Answers as they end, read when there is time or when too many are kept."""
+
+    def __init__(self, understand: Callable[[Answer], Reply]) -> None:
+        self.understand = understand
+        self.kept: deque[Answer] = deque()
+        self.chunks = 0
+        self.replies: list[Reply] = []
+        self.cancelled: list[Answer] = []
+
+    def add(self, answer: Answer) -> None:
+        if answer.error == "cancelled":
+            self.cancelled.append(answer)
+            return
+        self.kept.append(answer)
+        self.chunks += len(answer.pieces)
+        for _ in range(2):
+            if self.chunks > KEPT_CHUNKS and self.kept:
+                self._read()
+
+    def all(self) -> list[Reply]:
+        while self.kept:
+            self._read()
+        return self.replies
+
+    def _read(self) -> None:
+        answer = self.kept.popleft()
+        self.chunks -= len(answer.pieces)
+        self.replies.append(self.understand(answer))
 
 
 def trial(
@@ -119,11 +158,10 @@ async def _collect(
     go: Callable[[], None] | None = None,
 ) -> Raw:
     live = live or Live()
-    answers: list[Answer] = []
     cpu = time.process_time()
     gc.disable()  # each collection walks all stamps so far and stops every stream for milliseconds
     try:
-        return await _watched(server, options, live, tick, go, answers, cpu)
+        return await _watched(server, options, live, tick, go, cpu)
     finally:
         gc.enable()
 
@@ -134,17 +172,18 @@ async def _watched(
     live: Live,
     tick: Callable[[Live], None] | None,
     go: Callable[[], None] | None,
-    answers: list[Answer],
     cpu: float,
 ) -> Raw:
-    interrupted, opened = await _main(server, options, answers, live, tick, go)
+    seen = _Seen(_reader(server))
+    interrupted, opened = await _main(server, options, seen, live, tick, go)
     spent = time.process_time() - cpu
-    understand = _reader(server)
-    replies = [understand(a) for a in answers if a.error != "cancelled"]
+    replies = seen.all()
     if options.tokenizer:
         recount(replies, counter(options.tokenizer))
     parsed = time.process_time() - cpu - spent
-    return Raw(replies, spent, parsed, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, opened, interrupted)
+    unfinished = [] if interrupted else [round(a.ended - a.due, 3) for a in seen.cancelled]
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return Raw(replies, spent, parsed, memory, opened, interrupted, unfinished)
 
 
 def judged(server: Server, options: Options, parts: Sequence[Raw]) -> Trial:
@@ -159,6 +198,8 @@ def judged(server: Server, options: Options, parts: Sequence[Raw]) -> Trial:
         figures["client_workers"] = len(parts)
     if any(p.interrupted for p in parts):
         figures["interrupted"] = True
+    if unfinished := [s for p in parts for s in p.unfinished]:
+        figures["unfinished"] = {"requests": len(unfinished), "longest_s": max(unfinished)}
     served = next((r.served for r in replies if r.served), "")
     settings: dict[str, Value] = {
         "url": server.base, "server": server.kind, "server_version": server.version, "model": served or options.model, "profile": options.profile,
@@ -201,7 +242,7 @@ def _asker(server: Server, options: Options, pool: Pool) -> Ask:
 
 
 async def _main(
-    server: Server, options: Options, answers: list[Answer], live: Live, tick: Callable[[Live], None] | None, go: Callable[[], None] | None
+    server: Server, options: Options, answers: _Seen, live: Live, tick: Callable[[Live], None] | None, go: Callable[[], None] | None
 ) -> tuple[bool, int]:  # fmt: skip
     work = options.workload
     pool = Pool(Target(server.base + ROUTE[server.dialect], options.headers, options.timeout_s, options.verify_tls))
@@ -215,7 +256,7 @@ async def _main(
     live.started = now()
 
     def seen(answer: Answer) -> None:
-        answers.append(answer)
+        answers.add(answer)
         live.done += 1
         live.failed += bool(answer.error) or answer.status >= 400
         if answer.pieces:
@@ -227,14 +268,18 @@ async def _main(
         load = open_loop(ask, poisson(work.rate, options.duration_s, options.requests, options.seed), seen)
     task = asyncio.create_task(load)
     interrupted = False
+    last = float("inf") if options.duration_s is None else live.started + options.duration_s + max(GRACE_S, options.duration_s)
     try:
         while not task.done():
             await asyncio.wait({task}, timeout=0.5)
             if tick is not None:
                 tick(live)
-            if live.failed == live.done >= max(HOPELESS, 2 * work.concurrency) and not task.done():
+            hopeless = live.failed == live.done >= max(HOPELESS, 2 * work.concurrency)
+            if (hopeless or now() > last) and not task.done():
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
+                if hopeless:
+                    answers.cancelled.clear()
                 return False, pool.opened
         task.result()
     except asyncio.CancelledError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dstune.lang import say
-from dstune.model import Trial, Verdict
+from dstune.model import Trial
 from dstune.report.text import cells
 
 _ROWS = (
@@ -160,6 +160,14 @@ def trial_text(trial: Trial) -> str:
         out.append(
             say("! the client was the bottleneck: these figures are not the server's", "! 瓶颈在客户端：这些数字不代表服务端")
         )
+    if late := o.get("unfinished"):
+        n, longest = late["requests"], late["longest_s"]
+        out.append(
+            say(
+                f"! {n} requests were not answered when their time was over (the longest had run {longest:.0f} s): the tail is longer than shown",
+                f"! 到时仍有 {n} 个请求没有答完（最长已运行 {longest:.0f} 秒）：真实的尾部延迟比所示更长",
+            )
+        )
     if o.get("interrupted"):
         out.append(say("interrupted: the figures so far", "已中断：以上为目前的数字"))
     return "\n".join(out)
@@ -198,21 +206,3 @@ def behaviours_text(rows: tuple[dict[str, Any], ...]) -> str:
         out.append(f"  {r['probe']:20} {r['hits']:>3}/{r['samples']}  {r['low']:.0%}–{r['high']:.0%}  → {r['cause']}")
         out.append(f"      {str(r['excerpt'])[:70]!r}")
     return "\n".join(out)
-
-
-_VERDICT = {"better": ("better", "变好"), "worse": ("worse", "变差"), "noise": ("noise", "噪声")}
-
-
-def verdicts_text(verdicts: tuple[Verdict, ...]) -> str:
-    """Before and after, with the noise below which a difference means nothing."""
-    if not verdicts:
-        return ""
-    from dstune.verify import word
-
-    head = f"{'':16}{say('before', '之前'):>12}{say('after', '之后'):>12}{'±':>10}"
-    return "\n".join(
-        [
-            head,
-            *(f"{v.claim:16}{v.before:>12.2f}{v.after:>12.2f}{v.spread:>10.2f}  {say(*_VERDICT[word(v)])}" for v in verdicts),
-        ]
-    )

@@ -1,10 +1,13 @@
 """The simulation of continuous batching: against a scheduler that goes token by token, against formulas, and its invariants."""
 
+import json
 import random
 import time
 from collections import deque
 from itertools import accumulate, pairwise
-from statistics import fmean, stdev
+from pathlib import Path
+from statistics import fmean, median, stdev
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +16,18 @@ from hypothesis import strategies as st
 from dstune.catalog import gpus, models
 from dstune.plan.ask import Ask
 from dstune.plan.simulate import Limits, StepCost, simulate
-from dstune.plan.simulate_load import OUTPUT_CV, PROMPT_CV, Lengths, Objective, knee, load, replicas, saturated, slower
+from dstune.plan.simulate_load import (
+    OUTPUT_CV,
+    PROMPT_CV,
+    Lengths,
+    Objective,
+    knee,
+    load,
+    percentile,
+    replicas,
+    saturated,
+    slower,
+)
 from dstune.plan.simulate_steps import Measured, fitted, limits, step_cost
 from dstune.plan.speed import decode_step, prefill_seconds, speed
 
@@ -294,6 +308,39 @@ def test_coefficients_come_back_out_of_measurements() -> None:
     assert found.overhead[3] == pytest.approx(0.0365), "a straight line between the sizes that were measured"
     with pytest.raises(ValueError, match="two batch sizes"):
         fitted(Measured({1: [0.03]}, [], prompts, 60))
+
+
+RECORD = Path(__file__).parents[1] / "recipes/measurements/vllm-cpu-simulation.json"
+
+
+def between(a: dict[str, Any], b: dict[str, Any]) -> StepCost:
+    """The mean of the step times right before and right after a load."""
+    means = {k: (a[k] + b[k]) / 2 for k in ("token", "prompt", "pair", "kv", "mix", "sharp", "host", "delay")}
+    tables = {k: tuple((x + y) / 2 for x, y in zip(a[k], b[k], strict=True)) for k in ("read", "overhead")}
+    return StepCost(**means, **tables)
+
+
+@pytest.mark.parametrize(("name", "limit"), [("low", 0.2), ("medium", 0.2), ("near the knee", 0.2), ("overload", 0.25)])
+def test_loads_that_a_real_server_was_given(name: str, limit: float) -> None:
+    """Throughput and p95 of the first token against what vLLM did, by the median of three rounds (benchmarks/simulate_validate.py)."""
+    rate, first = [], []
+    for session in json.loads(RECORD.read_text(encoding="utf-8"))["sessions"]:
+        for i, row in enumerate(session["rows"]):
+            if row["load"] != name:
+                continue
+            run = simulate(
+                between(*session["calibrations"][i : i + 2]),
+                Limits(**session["limits"]),
+                row["at"],
+                row["prompt"],
+                row["output"],
+            )
+            waits = sorted(f - a for f, a in zip(run.first, row["at"], strict=True))
+            rate.append(abs(run.tokens / max(run.done) / row["measured"]["output_tok_s"] - 1))
+            first.append(abs(1e3 * percentile(waits, 0.95) / row["measured"]["ttft_p95_ms"] - 1))
+    assert len(rate) == 3
+    assert median(rate) < 0.05
+    assert median(first) < limit, first
 
 
 def test_a_million_requests_take_less_than_a_minute_of_one_core() -> None:

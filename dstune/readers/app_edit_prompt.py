@@ -196,7 +196,9 @@ def _templated(tree: Tree, prompt: cst.BaseExpression, call: cst.Call) -> bool:
     """Whether the prompt already carries a template: role markers in it, or made by `apply_chat_template(tokenize=False)`."""
     name = dotted(prompt)
     values = [prompt, *(a.value for a in tree.assigned(name, tree.function(call)) if a.value is not None)] if name else [prompt]
-    code = "\n".join(tree.code(v) for v in values)
+    called = {callee(c)[1] for v in values for c in walk(v, cst.Call)}
+    made_by = [f for f in tree.functions if f.name.value in called]  # a function of the program that builds the prompt
+    code = "\n".join(tree.code(v) for v in [*values, *made_by])
     return bool(
         re.search(
             r"apply_chat_template|<\|?[A-Za-z_]+\|?>|<｜|\[INST\]|###\s*(?:Instruction|Human|User)|(?m:(?:User|Human|Assistant|用户)\s*[:：])",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import libcst as cst
 
@@ -28,6 +29,8 @@ def accumulate_yield(program: Program, context: Context) -> cst.Module | None:
     tree, edits = program.tree, Edits()
     for loop in tree.find(cst.For):
         piece = dotted(loop.target)
+        if piece and isinstance(loop.body, cst.IndentedBlock) and _yields_delta(tree, edits, loop, piece):
+            continue
         if not piece or "streamer" not in tree.code(loop.iter).lower() or not isinstance(loop.body, cst.IndentedBlock):
             continue
         if any(isinstance(n.operator, cst.AddAssign) for n in walk(loop.body, cst.AugAssign)) or "join" in tree.code(loop.body):
@@ -43,6 +46,27 @@ def accumulate_yield(program: Program, context: Context) -> cst.Module | None:
         edits.open_with(loop.body, first)
         edits.before(loop, statements(tree, f'{whole} = ""\n')[0])
     return made(program, edits)
+
+
+def _yields_delta(tree: Tree, edits: Edits, loop: cst.For, piece: str) -> bool:
+    """`yield chunk.choices[0].delta.content` of a client's stream → adds it up and yields the text so far."""
+    handed: list[Any] = [y for y in walk(loop.body, cst.Yield) if y.value is not None]
+    if len(handed) != 1 or any(isinstance(n.operator, cst.AddAssign) for n in walk(loop.body, cst.AugAssign)):
+        return False
+    code, line = tree.code(handed[0].value), tree.statement(handed[0])
+    alone = (
+        isinstance(line, cst.SimpleStatementLine)
+        and tree.parent(tree.parent(handed[0]) or loop) is line
+        and len(line.body) == 1
+    )
+    if line is None or not alone or not code.startswith(f"{piece}.choices[0].delta.content"):
+        return False
+    whole = tree.fresh("text", "answer", "partial")
+    added = statements(tree, f"{whole} += {code}\nyield {whole}\n")
+    added[0] = added[0].with_changes(leading_lines=line.leading_lines)
+    edits.instead(line, added)
+    edits.before(loop, statements(tree, f'{whole} = ""\n')[0])
+    return True
 
 
 def _stored(tree: Tree, name: cst.Name) -> bool:

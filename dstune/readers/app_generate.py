@@ -320,7 +320,9 @@ def _pools(seen: Seen) -> Iterator[Fact]:
     if not many or not calls:
         return
     for call in seen.index.calls():
-        if call.via != "executor" or call.name.endswith("to_thread"):
+        over = seen.index.parent.get(call.node)
+        handed = call.via == "partial" and isinstance(over, ast.Call) and seen.index.dotted(over.func).rsplit(".", 1)[-1]
+        if (call.via != "executor" and handed not in ("submit", "map", "run_in_executor")) or call.name.endswith("to_thread"):
             continue
         function = seen.function_of(call.func)
         direct = (

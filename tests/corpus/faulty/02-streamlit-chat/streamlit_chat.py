@@ -1,0 +1,41 @@
+import streamlit as st
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+st.set_page_config(page_title="R1 Chat", page_icon="🤖")
+st.title("💬 DeepSeek R1 Distill")
+
+model_path = "/data/models/DeepSeek-R1-Distill-Qwen-1.5B"
+
+
+def get_model():
+    tokenizer = AutoTokenizer.from_pretrained(model_path, trust_remote_code=True)
+    model = AutoModelForCausalLM.from_pretrained(model_path, torch_dtype=torch.bfloat16, trust_remote_code=True).cuda()
+    return tokenizer, model
+
+
+tokenizer, model = get_model()
+
+with st.sidebar:
+    max_new = st.slider("max_new_tokens", 128, 4096, 1024)
+    temp = st.slider("temperature", 0.0, 1.5, 0.6)
+
+if "messages" not in st.session_state:
+    st.session_state["messages"] = [{"role": "assistant", "content": "有什么可以帮您的？"}]
+
+for msg in st.session_state.messages:
+    st.chat_message(msg["role"]).write(msg["content"])
+
+if prompt := st.chat_input():
+    st.session_state.messages.append({"role": "user", "content": prompt})
+    st.chat_message("user").write(prompt)
+
+    input_ids = tokenizer.apply_chat_template(st.session_state.messages, tokenize=False, add_generation_prompt=True)
+    model_inputs = tokenizer([input_ids], return_tensors="pt").to("cuda")
+    generated_ids = model.generate(model_inputs.input_ids, max_new_tokens=max_new, temperature=temp, do_sample=True)
+    generated_ids = [
+        output_ids[len(input_ids):] for input_ids, output_ids in zip(model_inputs.input_ids, generated_ids)
+    ]
+    response = tokenizer.batch_decode(generated_ids, skip_special_tokens=True)[0]
+    st.session_state.messages.append({"role": "assistant", "content": response})
+    st.chat_message("assistant").write(response)

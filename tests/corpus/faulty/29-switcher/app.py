@@ -1,0 +1,32 @@
+import gradio as gr
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+MODELS = {
+    "small": "Qwen/Qwen2.5-1.5B-Instruct",
+    "big": "Qwen/Qwen2.5-7B-Instruct",
+}
+tokenizer = AutoTokenizer.from_pretrained(MODELS["small"])
+model = AutoModelForCausalLM.from_pretrained(MODELS["small"], torch_dtype=torch.bfloat16, device_map="cuda")
+
+
+def switch(which):
+    global model, tokenizer
+    tokenizer = AutoTokenizer.from_pretrained(MODELS[which])
+    model = AutoModelForCausalLM.from_pretrained(MODELS[which], torch_dtype=torch.bfloat16, device_map="cuda")
+    return f"loaded {which}"
+
+
+def answer(message, history):
+    inputs = tokenizer.apply_chat_template([{"role": "user", "content": message}], add_generation_prompt=True, return_dict=True, return_tensors="pt").to(model.device)
+    out = model.generate(**inputs, max_new_tokens=512)
+    return tokenizer.decode(out[0][inputs["input_ids"].shape[1]:], skip_special_tokens=True)
+
+
+with gr.Blocks() as demo:
+    pick = gr.Radio(list(MODELS), value="small", label="Model")
+    state = gr.Textbox(label="state")
+    pick.change(switch, pick, state)
+    gr.ChatInterface(answer)
+
+demo.queue(max_size=16, default_concurrency_limit=1).launch()

@@ -162,10 +162,18 @@ def _fires(
             yield confidence, lookup, subject, own, texts + _cited(way, view, subject, own)
 
 
+_INVENTORY = frozenset(
+    ("gpu.count", "gpu.name", "gpu.memory_total_mib", "gpu.compute_capability", "gpu.unified_memory", "driver.version", "driver.cuda", "driver.installed",
+     "host.os", "host.kernel", "host.wsl", "host.ram_total_mib", "container.inside", "python.version")
+)  # fmt: skip
+"""What every machine says of itself: that it was read is no sign of any failure."""
+
+
 def _touched(way: Way, view: View, subject: str, source: str) -> bool:
+    """Whether more than half of what a condition asks for was read, and something of it that not every machine says."""
     names = parse(way.when).names
     read = [n for n in names if view.fact(n, subject, source) is not None]
-    return len(read) * 2 > len(names)
+    return len(read) * 2 > len(names) and not _INVENTORY.issuperset(read)
 
 
 def _subjects(rule: Rule, way: Way, evidence: Evidence) -> list[str]:

@@ -67,12 +67,24 @@ _ROW = {
 )
 @click.option(
     "--cache",
-    type=click.Choice(["dynamic", "static", "offloaded", "quantized"]),
-    help=say("Cache of transformers.", "transformers 的缓存类型。"),
+    type=click.Choice(["dynamic", "static", "offloaded", "quantized", "paged"]),
+    help=say("Cache of transformers (paged: continuous batching).", "transformers 的缓存类型（paged：连续批处理）。"),
 )
 @click.option("--kv-dtype", help=say("Type of the KV cache (fp8, q8_0…).", "KV 缓存类型（fp8、q8_0……）。"))
 @click.option("--enforce-eager", is_flag=True, help=say("vLLM without CUDA graphs.", "vLLM 不用 CUDA graph。"))
 @click.option("--gpu-layers", type=click.IntRange(0), help=say("llama.cpp -ngl.", "llama.cpp 的 -ngl。"))
+@click.option(
+    "--host-launch-us",
+    type=click.FloatRange(0.5, 500),
+    help=say("What a kernel launch of an eager loop costs this host.", "主机在 eager 循环中发起一次内核的耗时（微秒）。"),
+)
+@click.option(
+    "--calibrate",
+    type=click.Path(exists=True, dir_okay=False),
+    help=say(
+        "Takes that cost from a run of “dstune bench --local … -o FILE”.", "从“dstune bench --local … -o FILE”的结果取该耗时。"
+    ),
+)
 @click.option("--explain", is_flag=True, help=say("Formula and source of each part.", "给出每一项的公式和来源。"))
 @click.option("--jsonl", is_flag=True, help=say("Rows on standard input, an answer a line.", "从标准输入逐行读取，逐行回答。"))
 @common
@@ -121,11 +133,15 @@ def one(options: dict[str, Any]) -> Plan:
 
         ask = replace(ask, dtype=parse(options["dtype"])[0])
     ask = with_card_dtype(replace(ask, others_mib=options.get("others") or 0.0))
+    if launch := _launch_us(options, model):
+        ask = replace(ask, host_launch_us=launch)
     if memory_mib:
         ask = replace(ask, gpu=replace(ask.gpu, memory_mib=memory_mib))
     mem = memory(ask)
     room = mem.room_mib
     notes = [_room(room, ask.total)]
+    if engine == "transformers" and ask.cache == "dynamic":
+        notes.extend(_pace(ask))
     longest = ask.max_len or model.context
     if engine == "vllm" and mem.kv_tokens is not None and mem.kv_tokens < longest:
         en = f"vLLM refuses to start: one sequence of {longest:,} tokens does not fit the pool of {mem.kv_tokens:,.0f}; lower --context."
@@ -146,6 +162,43 @@ def one(options: dict[str, Any]) -> Plan:
         engine, version, options["model"], ask.gpu.label, ask.gpus, (), mem.lines, predictions(ask, mem), (), tuple(notes), "",
         Workload(ask.prompt, ask.output, ask.batch),
     )  # fmt: skip
+
+
+def _launch_us(options: dict[str, Any], model: Any) -> float:
+    """The host's launch cost: given, or read from a measured run; 0 for neither."""
+    if not options.get("calibrate"):
+        return float(options.get("host_launch_us") or 0.0)
+    import json
+
+    from dstune.catalog import models
+    from dstune.plan.calibrate import launch_us
+
+    try:
+        with open(options["calibrate"], encoding="utf-8") as f:
+            run = json.load(f)
+    except (OSError, ValueError) as error:
+        raise DstuneError(
+            say(f"{options['calibrate']} is no JSON file", f"{options['calibrate']} 不是 JSON 文件"),
+            str(error),
+            "dstune bench --local DIR -o run.json",
+        ) from None
+    return launch_us(run if isinstance(run, dict) else {}, model, {m.params: m for m in models.rows()})
+
+
+def _pace(ask: Any) -> list[dict[str, str]]:
+    """What sets the pace of an eager loop, and how to know it."""
+    from dstune.plan.speed import decode_step, launch_bound, launch_us, roofline_share
+
+    step = decode_step(ask, ask.batch, ask.prompt)
+    if not launch_bound(ask.gpu, step):
+        return []
+    share, cost = roofline_share(ask, ask.batch, ask.prompt), launch_us(ask)
+    en = f"Launches of the host set the pace ({cost:.1f} us each): {share:.0%} of what the memory bandwidth allows."
+    zh = f"瓶颈是主机发起内核（每次 {cost:.1f} 微秒）：只有显存带宽上限的 {share:.0%}。"
+    if not ask.host_launch_us:
+        en += " Hosts differ by up to two times: measure yours with dstune bench --local DIR -c 1 -o run.json, then --calibrate run.json."
+        zh += "不同主机可差一倍：先 dstune bench --local DIR -c 1 -o run.json 实测，再加 --calibrate run.json。"
+    return [{"en": en, "zh": zh}]
 
 
 def _room(room: float, total: float) -> dict[str, str]:

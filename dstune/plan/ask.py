@@ -56,6 +56,7 @@ class Ask:
     steps: int = 1
     arrival: str = "steady"
     host_launch_us: float = 0.0
+    block: int = 0
 
     @property
     def total(self) -> float:

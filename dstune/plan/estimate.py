@@ -45,8 +45,9 @@ def predictions(ask: Ask, mem: Memory | None = None, spd: Speed | None = None) -
             values["gpu_blocks"] = mem.blocks
         values["max_concurrency"] = mem.kv_tokens / (ask.max_len or ask.model.context)
     out = {}
+    bound = spd.step.bound + ("_measured" if spd.step.bound == "launch" and ask.host_launch_us else "")
     for metric, number in values.items():
-        low, high = band(ask, metric, _regime(ask) if metric == "peak_vram_gib" else spd.step.bound)
+        low, high = band(ask, metric, _regime(ask) if metric == "peak_vram_gib" else bound)
         out[metric] = Prediction(number, number * low, number * high)
     return out
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from dstune.catalog.models import ModelSpec
 from dstune.model import MemoryLine
-from dstune.plan import allocator, physics
+from dstune.plan import allocator, paged, physics
 from dstune.plan.ask import GIB, MIB, Ask
 from dstune.plan.quant import BYTES, Weights, weights
 
@@ -94,6 +94,8 @@ def _kv_width(ask: Ask) -> float:
 def _transformers(ask: Ask) -> Memory:
     m, width, kv_width = ask.model, BYTES[ask.dtype], _kv_width(ask)
     w = weights(m, ask.dtype, ask.scheme, twice=True)
+    if ask.cache == "paged":
+        return _paged(ask, w)
     on_gpu = 1 - ask.layers_on_cpu / m.layers
     rope = _rope_tables(ask)
     held = w.total - w.body * (1 - on_gpu) + rope
@@ -164,6 +166,24 @@ def _transformers(ask: Ask) -> Memory:
     return _done(ask, [x for x in lines if x.mib], allocated / MIB, w, (held + blas + cache_end + copy) / MIB)
 
 
+def _paged(ask: Ask, w: Weights) -> Memory:
+    """Continuous batching: a paged cache in a share of what the weights leave free."""
+    m, width = ask.model, BYTES[ask.dtype]
+    context = physics.value("common", "context") * MIB
+    free = max(0.0, (ask.total - ask.others_mib) * MIB - context - w.total)
+    per_token = kv_per_token(m, _kv_width(ask))
+    found = paged.pool(m, free, per_token, width, ask.attention == "flash_attention_2")
+    source = physics.source("transformers", "continuous_batching")
+    lines = [
+        _line("CUDA context", context, "measured constant", physics.source("common", "context")),
+        *_weight_lines(m, w, 1.0),
+        _line("KV cache pool", found.cache, f"{found.tokens:,} tokens x {per_token:,.0f} B", source),
+        _line("batch buffers", found.aside, "8,192 tokens of activations, mask and copies, logits of 1,024 requests", source),
+    ]
+    allocated = (w.total + found.taken) / MIB
+    return _done(ask, lines, allocated, w, allocated, kv_tokens=float(found.tokens), kv_mib=found.cache / MIB)
+
+
 def _rope_tables(ask: Ask) -> float:
     """Bytes of the cos and sin tables that each layer kept before 4.45 (Llama's computed them; longer contexts came by scaling)."""
     if ask.model.architecture.startswith("Llama") or not physics.value("transformers", "rope_tables", ask.version):
@@ -208,7 +228,7 @@ def _vllm(ask: Ask) -> Memory:
     if physics.value("vllm", "graphs_counted", v):
         pool -= graphs
     per_token = kv_per_token(m, _kv_width(ask)) / min(tp, max(1, m.kv_heads)) if not m.mla else kv_per_token(m, _kv_width(ask))
-    block = physics.value("vllm", "block")
+    block = ask.block or physics.value("vllm", "block")
     blocks = max(0, int(pool / (per_token * block)))
     profile = "activations (profile run)" if act >= sampler else "sampler and logits (profile run)"
     formula = f"{width} B x {limits['batched_tokens']} tokens x (3 x {m.intermediate} + 4 x {m.hidden})"

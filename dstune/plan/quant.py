@@ -32,6 +32,7 @@ _NAMES = {
     "w4a16": ("bfloat16", "gptq-int4"),
     "int4": ("float16", "gptq-int4"),
     "nf4": ("bfloat16", "bnb-nf4"),
+    "bitsandbytes": ("bfloat16", "bnb-nf4"),
     "8bit": ("float16", "bnb-int8"),
     "4bit": ("bfloat16", "bnb-nf4"),
     "w8a8": ("bfloat16", "int8"),
@@ -70,13 +71,20 @@ class Weights:
         return self.body + self.embedding + self.head + self.other
 
 
+def plain(text: str) -> str:
+    """What a row says of its format, "" where that is only "as the checkpoint is"."""
+    low = text.strip().lower()
+    return "" if low in ("auto", "none", "default", "null", "compressed-tensors", "n/a", "-") else text
+
+
 def parse(text: str, engine: str = "", checkpoint: str = "") -> tuple[str, str]:
     """(dtype, scheme) of what people write: `bf16`, `awq-int4 (marlin)`, `Q4_K_M`, `gguf-Q8_0`, `int8`.
 
     `int8` and `int4` in transformers are bitsandbytes. Raises `DstuneError` for a name that is no format.
     """
     word = text.split("(")[0].strip()
-    low = word.lower().removeprefix("gguf-")
+    low = re.sub(r"^(gguf|mostly|all|ud)[-_ ]|\.gguf$", "", word.lower())
+    low = re.sub(r"^(q\d_k) - (s|m|l)\w*$", r"\1_\2", low)
     gguf = {k.lower(): k for k, v in physics.table("quant").items() if v["kernel"] == "gguf"}
     if low in gguf:
         return "float16", gguf[low]
@@ -98,7 +106,7 @@ def parse(text: str, engine: str = "", checkpoint: str = "") -> tuple[str, str]:
     for pattern, found in _PATTERNS:
         if re.search(pattern, text.lower()):
             return "float16" if found.startswith(("awq", "gptq")) else "bfloat16", found
-    if (closest := re.match(r"i?q(\d)_", low)) and (near := next((k for k in gguf.values() if k[1] == closest[1]), "")):
+    if (closest := re.match(r"[it]?q(\d)_", low)) and (near := next((k for k in gguf.values() if k[1] == closest[1]), "")):
         return "float16", near
     raise DstuneError(
         say(f"“{text}” is no number format that dstune knows", f"dstune 不认识数值格式“{text}”"),

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from dstune.catalog import gpus, models
+from dstune.catalog import models
 from dstune.errors import DstuneError
 from dstune.lang import say
 from dstune.plan import physics, quant
 from dstune.plan.ask import ENGINES, Ask
+from dstune.plan.names import engine_of, gpu_of, model_of
 
 UNKNOWN_PROMPT = 64
 """Prompt tokens where a report names none: "a short prompt" in the sources that leave it out."""
@@ -22,15 +23,15 @@ def ask_of(row: Mapping[str, Any]) -> Ask:
 
     Raises `DstuneError` where engine, card, model or number format is not known.
     """
-    engine = str(row["engine"]).lower()
+    engine = engine_of(str(row["engine"]))
     if engine not in ENGINES:
         raise DstuneError(
             say(f"no physics for engine “{row['engine']}”", f"没有引擎“{row['engine']}”的物理模型"), "", ", ".join(ENGINES)
         )
     flags: Mapping[str, Any] = row.get("flags") or {}
-    gpu, model = gpus.find(str(row["gpu"])), models.get(str(row["model"]))
+    (gpu, cards), model = gpu_of(str(row["gpu"])), model_of(str(row["model"]))
     version = str(row.get("engine_version") or "")
-    text = str(row.get("dtype_or_quant") or flags.get("dtype") or "")
+    text = quant.plain(str(row.get("dtype_or_quant") or flags.get("quantization") or flags.get("dtype") or ""))
     dtype, scheme = quant.parse(text, engine, model.quant) if text else (checkpoint_dtype(model, engine, version), model.quant)
     if scheme and scheme != "bnb-nf4" and dtype == "bfloat16" and gpu.cc < (8, 0):
         dtype = "float16"
@@ -51,14 +52,14 @@ def ask_of(row: Mapping[str, Any]) -> Ask:
         gpu=gpu,
         model=model,
         version=version,
-        gpus=max(1, _number(row.get("n_gpus"), 0) or _number(flags.get("tensor_parallel_size") or flags.get("tp"), 1)),
+        gpus=max(cards, _number(row.get("n_gpus"), 0) or _number(flags.get("tensor_parallel_size") or flags.get("tp"), 1)),
         dtype=dtype,
         scheme=scheme,
         prompt=_number(row.get("input_tokens"), UNKNOWN_PROMPT),
         output=_number(row.get("output_tokens"), _number(flags.get("max_tokens"), 128)),
         batch=batch,
         attention=attention,
-        cache=str(flags.get("cache") or "dynamic"),
+        cache=_cache(engine, flags),
         kv_dtype=str(flags.get("kv_cache_dtype") or flags.get("kv_cache_quant") or ""),
         utilization=float(flags.get("gpu_memory_utilization") or flags.get("mem_fraction_static") or 0),
         max_len=_number(flags.get("max_model_len") or flags.get("context_length"), 0),
@@ -78,6 +79,7 @@ def ask_of(row: Mapping[str, Any]) -> Ask:
         expandable=bool(flags.get("expandable_segments")),
         layers_on_cpu=_number(flags.get("layers_on_cpu"), 0),
         arrival=str(flags.get("arrival") or "steady"),
+        block=_number(flags.get("block_size"), 0),
         host_launch_us=float(flags.get("host_launch_us") or 0),
     )
 
@@ -87,6 +89,13 @@ def checkpoint_dtype(model: models.ModelSpec, engine: str, version: str) -> str:
     if engine == "transformers" and physics.value(engine, "default_dtype", version) == "float32":
         return "float32"
     return model.dtype if model.dtype in quant.BYTES else "bfloat16"
+
+
+def _cache(engine: str, flags: Mapping[str, Any]) -> str:
+    """Kind of a transformers cache; continuous batching brings a paged one."""
+    if engine == "transformers" and (flags.get("batching") == "continuous" or flags.get("continuous_batching")):
+        return "paged"
+    return str(flags.get("cache") or "dynamic")
 
 
 def with_card_dtype(ask: Ask) -> Ask:
@@ -99,8 +108,8 @@ def _number(value: Any, default: int) -> int:
         return default
     if isinstance(value, int | float):
         return int(value)
-    found = re.search(r"\d+", str(value))
-    return int(found[0]) if found else default
+    found = re.search(r"(\d+(?:\.\d+)?)\s*(k)?", str(value).replace(",", ""), re.I)
+    return int(float(found[1]) * (1024 if found[2] else 1)) if found else default
 
 
 def _layers(value: Any) -> int:

@@ -41,6 +41,7 @@ _PARTS = {
     "compiler buffers": "编译缓冲",
     "CUDA graphs": "CUDA graph",
     "graphs and activations": "图与激活",
+    "batch buffers": "合批缓冲",
     "compute buffer": "计算缓冲",
     "other processes": "其他进程",
 }

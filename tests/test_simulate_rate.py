@@ -16,6 +16,7 @@ from dstune.model import Workload, from_json, to_json
 from dstune.plan.replicas import Demand, sized
 from dstune.plan.search import Wish
 from dstune.plan.simulate_load import KEPT, Lengths
+from dstune.report.capacity import capacity_text
 
 R1 = "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"
 Run = Callable[..., CompletedProcess[str]]
@@ -57,6 +58,7 @@ def test_limits_that_no_rate_keeps_are_said() -> None:
     assert plan.capacity is not None
     assert (plan.capacity.holds.value, plan.capacity.replicas, plan.capacity.loads) == (0.0, 0, ())
     assert any("No rate is within the limits" in n["en"] for n in plan.notes)
+    assert "no number is enough" in capacity_text(plan.capacity, 1)
 
 
 def test_slots_of_llama_cpp_are_doubled_while_it_pays() -> None:
@@ -144,3 +146,11 @@ def test_a_report_keeps_the_lengths_of_its_requests() -> None:
     assert len(many["prompt"]) == PAIRS
     assert many["prompt"][0] == 1
     assert many["prompt"][-1] > 4.9 * PAIRS
+
+
+@pytest.mark.parametrize("rate", ["nan", "inf", "0", "-1", "1e9"])
+def test_what_is_no_rate_is_refused(run_dstune: Run, rate: str) -> None:
+    done = run_dstune("recommend", "--gpu", "4090", "--rate", rate)
+    assert done.returncode == 2
+    assert "--rate" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -109,7 +109,9 @@ def command(
     drawn = None
     if rate is not None or workload:
         from dstune.cli.recommend_rate import lengths as lengths_of
+        from dstune.cli.recommend_rate import rate_of
 
+        rate = rate_of(rate)
         drawn = lengths_of(lengths, prompt, answer, workload)
         prompt, answer = round(drawn.prompt), round(drawn.output)
     work = Workload(prompt, answer, concurrency or 1, None, goal, slo_ttft, slo_itl)  # type: ignore[arg-type]

@@ -36,6 +36,20 @@ def rate_options(function: Any) -> Any:
     return function
 
 
+MOST = 1e6
+
+
+def rate_of(rate: float | None) -> float | None:
+    """The rate, if it is one. Raises `DstuneError` for what no comparison catches (nan) and for more than a million a second."""
+    if rate is None or 0 < rate <= MOST:
+        return rate
+    raise DstuneError(
+        say(f"{rate:g} is no number of requests per second", f"{rate:g} 不是每秒请求数"),
+        say("above 0, at most a million", "应大于 0，至多一百万"),
+        "--rate 20",
+    )
+
+
 def lengths(kind: str, prompt: float, output: float, workload: str | None) -> Lengths:
     """The lengths to simulate. Raises `DstuneError` for a file without any."""
     from dstune.plan.simulate_load import OUTPUT_CV, PROMPT_CV, Lengths

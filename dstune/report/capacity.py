@@ -73,6 +73,8 @@ def capacity_text(c: Capacity, gpus: int) -> str:
                 "  ",
             )
         )
+    else:
+        lines.append(_row(say("replicas needed", "需要副本数"), say("no number is enough", "再多也不够")))
     if c.loads:
         heads = [say(*h) for _, h in _COLUMNS]
         lines.append("  " + "".join(_right(h, 9) for h in heads))

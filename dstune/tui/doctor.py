@@ -15,7 +15,9 @@ from dstune.tui.servers import place
 from dstune.tui.state import State
 
 CONTEXT = 2
-"""Lines shown above and below a line of evidence."""
+"""Lines shown above and below a line of evidence; half of it where there are several."""
+PIECES, FACTS, WHOLE = 1, 6, 3
+"""Pieces of one file, cited facts, and lines of one cited line that are shown; reason and fix must be near."""
 
 
 @dataclass(slots=True)
@@ -100,8 +102,7 @@ def _opened(f: Finding, texts: Mapping[str, Sequence[str]], width: int) -> Lines
     if f.because:
         words += say(f"; explained by {f.because}", f"；源于 {f.because}")
     out.append(Text(f"  ({words})", "dim"))
-    for cite in f.evidence[:6]:
-        out += _evidence(cite, texts, width)
+    out += _evidence(f.evidence, texts, width)
     out += wrapped(f.why, width - 2, "", "  ")
     for fix in f.fixes[:4]:
         out += _fix(fix, width)
@@ -110,27 +111,65 @@ def _opened(f: Finding, texts: Mapping[str, Sequence[str]], width: int) -> Lines
     return out
 
 
-def _evidence(cite: Cite, texts: Mapping[str, Sequence[str]], width: int) -> Lines:
-    """A cited fact, or the cited line between its neighbours."""
-    lines = texts.get(cite.source)
-    if cite.line is None or not lines or cite.line > len(lines):
-        place = f"{cite.source}:{cite.line}" if cite.line else cite.source
-        return [
-            Text(no_wrap=True)
-            .append(fit(f"  │ {place}  ", width), "cyan")
-            .append(fit(cite.text.strip(), max(20, width - len(place) - 6)))
-        ]
-    out = [Text(fit(f"  │ {cite.source}:{cite.line}", width), "cyan", no_wrap=True)]
-    for number in range(max(1, cite.line - CONTEXT), min(len(lines), cite.line + CONTEXT) + 1):
-        here = number == cite.line
-        out.append(
-            Text(
-                fit(f"  │ {'▶' if here else ' '}{number:>5} {lines[number - 1].rstrip()}", width),
-                "bold yellow" if here else "dim",
-                no_wrap=True,
+def _evidence(cites: Sequence[Cite], texts: Mapping[str, Sequence[str]], width: int) -> Lines:
+    """Cited lines between their neighbours, overlapping ones as one piece; then cited facts; what has no room by number."""
+    placed: dict[str, list[int]] = {}
+    other = []
+    for cite in cites:
+        lines = texts.get(cite.source)
+        if cite.line is None or not lines or cite.line > len(lines):
+            other.append(cite)
+        else:
+            placed.setdefault(cite.source, []).append(cite.line)
+    out: Lines = []
+    for source, numbers in placed.items():
+        pieces = _pieces(numbers, len(texts[source]))
+        for piece in pieces[:PIECES]:
+            out.append(Text(fit(f"  │ {source}:{next(n for n in piece if n in numbers)}", width), "cyan", no_wrap=True))
+            for number in piece:
+                out += _line(number, texts[source][number - 1].rstrip(), number in numbers, width)
+        more = [str(n) for piece in pieces[PIECES:] for n in piece if n in numbers]
+        if more:
+            out.append(
+                Text(
+                    fit(say(f"  │ … also in lines {', '.join(more)}", f"  │ … 另见第 {'、'.join(more)} 行"), width),
+                    "dim",
+                    no_wrap=True,
+                )
             )
-        )
+    for cite in other[:FACTS]:
+        place = f"{cite.source}:{cite.line}" if cite.line else cite.source
+        out.append(
+            Text(no_wrap=True).append(fit(f"  │ {place}  ", width), "cyan").append(fit(cite.text.strip(), max(20, width - len(place) - 6)))
+        )  # fmt: skip
     return out
+
+
+def _pieces(numbers: Sequence[int], last: int) -> list[list[int]]:
+    """Line numbers with their neighbours, joined where they touch."""
+    pieces: list[list[int]] = []
+    context = CONTEXT if len(numbers) == 1 else CONTEXT // 2
+    for number in sorted(set(numbers)):
+        around = range(max(1, number - context), min(last, number + context) + 1)
+        if pieces and around[0] <= pieces[-1][-1] + 1:
+            pieces[-1] += [n for n in around if n > pieces[-1][-1]]
+        else:
+            pieces.append(list(around))
+    return pieces
+
+
+def _line(number: int, text: str, here: bool, width: int) -> Lines:
+    """A line of a file; a cited one whole (in up to `WHOLE` lines): what proves the finding often stands at its end."""
+    head = f"  │ {'▶' if here else ' '}{number:>5} "
+    room = max(10, width - len(head))
+    if not here:
+        return [Text(head + fit(text, room), "dim", no_wrap=True)]
+    parts = chop_cells(text, room) or [""]
+    shown = parts if len(parts) <= WHOLE else [*parts[: WHOLE - 1], fit(parts[WHOLE - 1] + parts[WHOLE], room)]
+    return [
+        Text((head if n == 0 else "  │" + " " * (len(head) - 3)) + part, "bold yellow", no_wrap=True)
+        for n, part in enumerate(shown)
+    ]
 
 
 def _fix(fix: Fix, width: int) -> Lines:

@@ -18,6 +18,12 @@ READMES = ("README.md", "README.zh-CN.md")
 DOCS = [*(ROOT / r for r in READMES), *sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md"]
 
 
+STAND_IN = """import os, runpy, sys
+sys.argv = ["mock", "--port", os.environ["GRADIO_SERVER_PORT"], "--ttft-ms", "{ttft}", "--itl-ms", "1", "--kind", "vllm"]
+runpy.run_module("tests.servers.mock", run_name="__main__")
+"""
+
+
 def commands(readme: str) -> list[str]:
     """Lines of the `sh` blocks that call dstune, without their comments."""
     blocks = re.findall(r"```sh\n(.*?)```", (ROOT / readme).read_text(encoding="utf-8"), re.S)
@@ -56,6 +62,12 @@ def test_readme_command_runs(command: str, run_dstune: Any, folder: Path, server
     args = shlex.split(command)[1:]
     if args[0] == "bench":
         args += ["--duration", "1s"]
+    if args[0] == "verify":
+        # the naive app needs torch and a model: two stand-ins are started instead (tests/real has the real ones)
+        (folder / "fixed").mkdir()
+        for place, ttft in ((folder / "app.py", 60), (folder / "fixed/app.py", 5)):
+            place.write_text(STAND_IN.format(ttft=ttft), encoding="utf-8")
+        args += ["--python", sys.executable, "-n", "2", "-c", "1", "--max-tokens", "4", "--repeat", "1"]
     if args[0] == "monitor":
         args += ["--screenshot", "shot.svg"]
     done = run_dstune(*args, cwd=folder, stdin=stdin, PYTHONPATH=str(ROOT))

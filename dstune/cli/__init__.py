@@ -23,6 +23,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "为显卡生成 Dockerfile、compose、启动脚本或配置",
     ),
     "bench": ("Load a server for half a minute: latency, throughput, errors", "对服务压测半分钟：延迟、吞吐、错误"),
+    "verify": (
+        "Run before and after under the same load: better, worse or noise",
+        "让修改前后承受同样的负载：变好、变差还是噪声",
+    ),
     "monitor": ("Watch GPUs and server in the terminal, and act from there", "在终端监视显卡和服务，并就地处理"),
     "probe": (
         "Record what this machine says: GPU, driver, Python, container, servers",

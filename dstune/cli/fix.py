@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import click
 
@@ -26,7 +27,7 @@ from dstune.cli.fixes import (
 from dstune.cli.options import common, empty, evidence_option
 from dstune.errors import DstuneError, Exit
 from dstune.lang import pick, say
-from dstune.model import Artifact, Diagnosis, Document, Evidence
+from dstune.model import Artifact, Diagnosis, Document, Evidence, Report
 from dstune.patch import Change, Source, backups, diff, read, write
 
 
@@ -62,6 +63,22 @@ from dstune.patch import Change, Source, backups, diff, read, write
     type=click.Path(),
     help=say("Flat JSON of facts about a machine that is elsewhere.", "描述另一台机器的 JSON。"),
 )
+@click.option(
+    "--verify",
+    "prove",
+    is_flag=True,
+    help=say(
+        "Start the program as it is and as it would be fixed, under the same load; with --write, nothing is written that makes it worse.",
+        "分别启动修复前和修复后的程序并施加同样的负载；与 --write 同用时，变差则不写入。",
+    ),
+)
+@click.option("--python", default="", help=say("Interpreter for --verify.", "--verify 使用的 Python。"))
+@click.option(
+    "--verify-options",
+    default="",
+    metavar="OPTIONS",
+    help=say("Options of `dstune verify`, as one text.", "`dstune verify` 的选项，写成一个字符串。"),
+)
 @click.option("--no-host", is_flag=True, help=say("Do not look at this machine.", "不查看本机。"))
 @evidence_option
 @common
@@ -72,6 +89,9 @@ def command(
     advice: bool,
     why: bool,
     ask: bool,
+    prove: bool,
+    python: str,
+    verify_options: str,
     logs: tuple[str, ...],
     said_facts: str | None,
     no_host: bool,
@@ -102,8 +122,14 @@ def command(
     wish = Wish(frozenset(r.cause for r in rules or ()), advice, _asking() if ask else lambda step: True, _known(sources))
     outcome = carry_out(documents, judge, wish)
     made = artifacts(sources, outcome)
-    number = _write(made, sources, documents, outcome) if do_write and made else ""
-    _tell(made, sources, outcome, number, why, as_json)
+    proof = None
+    if prove and made:
+        from dstune.cli.fix_verify import proved
+
+        proof = proved(made, sources, kinds, python, verify_options)
+    held = proof is not None and bool(proof[1]["worse"])
+    number = _write(made, sources, documents, outcome) if do_write and made and not held else ""
+    _tell(made, sources, outcome, number, why, as_json, proof, held and do_write)
     return Exit.OK if number or not made else Exit.FINDINGS
 
 
@@ -166,8 +192,18 @@ def _write(made: Sequence[Artifact], sources: Sequence[Source], documents: Seque
     return write(changes, {"command": "fix", "steps": steps, "answered": answered})
 
 
-def _tell(made: Sequence[Artifact], sources: Sequence[Source], outcome: Outcome, number: str, why: bool, as_json: bool) -> None:
+def _tell(
+    made: Sequence[Artifact], sources: Sequence[Source], outcome: Outcome, number: str, why: bool, as_json: bool,
+    proof: tuple[Report, dict[str, Any]] | None, held: bool,
+) -> None:  # fmt: skip
     notes = [*_git(made), *_closing(made, outcome, number)]
+    if held and proof:
+        notes = [
+            say(
+                f"Not written, since the fixed program is worse. {proof[1]['conclusion']}",
+                f"未写入：修复后的程序变差。{proof[1]['conclusion']}",
+            )
+        ]
     if as_json:
         from dstune.report import FORMATS
 
@@ -191,14 +227,30 @@ def _tell(made: Sequence[Artifact], sources: Sequence[Source], outcome: Outcome,
             for h in outcome.hands
         ]
         data["backup"] = number or None
+        if proof:
+            data["verify"] = proof[1]
         click.echo(json.dumps(data, ensure_ascii=False, indent=1))
         return
     for artifact in made:
         click.echo(_shown(artifact, next(s for s in sources if s.path == artifact.path), outcome, why))
     for line in _by_hand(outcome.hands):
         click.echo(line)
+    if proof:
+        click.echo("\n".join(["", *_proof(*proof), ""]))
     for note in notes:
         click.echo(note)
+
+
+def _proof(report: Report, data: dict[str, Any]) -> list[str]:
+    """The verdict, and which of the changed files had no part in it."""
+    from dstune.redact import printable
+    from dstune.report import FORMATS
+
+    out = [printable(data["load"]), "", printable(FORMATS["text"](report))]
+    if data["not_run"]:
+        names = ", ".join(data["not_run"])
+        out.append(say(f"Changed, but not part of this run: {names}.", f"有改动但未参与本次运行：{names}。"))
+    return out
 
 
 def _shown(artifact: Artifact, source: Source, outcome: Outcome, why: bool) -> str:

@@ -81,12 +81,13 @@ def text(report: Report) -> str:
         from dstune.report.plan import plan_text
 
         parts.append(plan_text(report.plan))
-    if report.trials:
+    if report.trials and report.command != "verify":
         from dstune.report.trial import trials_text
 
         parts.append(trials_text(report.trials))
     if report.behaviours or report.verdicts:
-        from dstune.report.trial import behaviours_text, verdicts_text
+        from dstune.report.trial import behaviours_text
+        from dstune.report.verify import verdicts_text
 
         parts += [behaviours_text(report.behaviours), verdicts_text(report.verdicts)]
     parts += [diff(a.diff) for a in report.artifacts if a.diff]

@@ -117,6 +117,8 @@ def _transformers(ask: Ask) -> Memory:
     if ask.cache == "offloaded":
         cache_prompt, cache_end = (2 * c / m.kv_layers for c in (cache_prompt, cache_end))
     copy = 0 if static else ask.batch * ask.length * m.kv_width / 2 * kv_width
+    if physics.value("transformers", "whole_copy", ask.version) and not static:
+        copy = cache_end
     peak_prefill, peak_decode = (
         cache_prompt + max(act, scores, logits),
         cache_end + copy + 3 * logits / max(1, prompt if every else 1),

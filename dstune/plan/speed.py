@@ -139,7 +139,9 @@ def decode_step(ask: Ask, streams: float, context: float) -> Step:
     prefix = "static_" if static else ""
     layer = physics.value(e, prefix + "layer_us", ask.generation) * 1e-6 * _launch_factor(ask)
     step = physics.value(e, prefix + "step_us", ask.generation) * 1e-6
-    overhead = m.layers * layer + step + streams * cdna.get("sequence_us", physics.value(e, "sequence_us")) * 1e-6
+    overhead = (
+        m.layers * layer + step + streams * cdna.get("sequence_us", physics.value(e, "sequence_us", ask.generation)) * 1e-6
+    )
     host = 0.0
     overhead += host_s
     if m.experts and e in ("vllm", "sglang"):

@@ -177,6 +177,46 @@ def test_resized_to_nothing_and_back_while_the_card_is_lost(
     terminal.until("GPU LOST|GPU is lost")
 
 
+@pytest.mark.parametrize("how", ["q", signal.SIGTERM], ids=str)
+def test_log_of_a_container_and_nobody_left_behind(
+    terminal: Terminal, env: dict[str, str], monitor: Callable[..., str], tmp_path: Path, how: str | signal.Signals
+) -> None:
+    """The container's log, an error in it that leads to its finding; after the end no `docker logs -f` goes on."""
+    (tmp_path / "bin").mkdir()
+    docker = tmp_path / "bin" / "docker"
+    docker.write_text(
+        f"#!/bin/sh\necho $$ > {tmp_path}/docker.pid\necho INFO started\nwhile :; do cat {tmp_path}/more 2>/dev/null && rm {tmp_path}/more; sleep 0.1; done\n"
+    )
+    docker.chmod(0o755)
+    terminal.start(monitor("--log", "docker:web", "--screen", "log"), {**env, "PATH": f"{docker.parent}:{env['PATH']}"})
+    terminal.until("INFO started")
+    (tmp_path / "more").write_text(
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.64 GiB of which 1.10 GiB is free.\n"
+    )
+    terminal.until(r"CUDA out of memory.*◀ [\w-]+")
+    terminal.keys("n", "Enter")
+    terminal.until("OutOfMemoryError", "▼")  # the finding, opened
+    child = int((tmp_path / "docker.pid").read_text())
+    if isinstance(how, str):
+        terminal.keys(how)
+    else:
+        os.kill(terminal.child(), how)
+    terminal.until(r"STATUS \d+", seconds=20)
+    end = time.monotonic() + 5
+    while Path(f"/proc/{child}").exists():
+        assert time.monotonic() < end, "docker logs -f is still there"
+        time.sleep(0.05)
+
+
+def test_several_servers_and_one_that_dies(
+    terminal: Terminal, env: dict[str, str], server: int, monitor: Callable[..., str]
+) -> None:
+    terminal.start(monitor(f"127.0.0.1:{server}", "127.0.0.1:9"), env, (80, 24))
+    terminal.until("SERVER +RUN +WAIT", rf":{server} ", ":9 does not answer")
+    terminal.keys("3", "e")
+    terminal.until("e server|e  server", "http://127.0.0.1:9")
+
+
 def test_dstune_alone_in_a_terminal_is_the_monitor(terminal: Terminal, env: dict[str, str]) -> None:
     terminal.start(f"{sys.executable} -m dstune", env)
     terminal.until("1 Overview", "RTX 4090")

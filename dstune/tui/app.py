@@ -76,7 +76,7 @@ class Monitor(App[int]):
     ) -> None:
         super().__init__()
         self.feed, self.plain, self.actions = feed, plain, actions or Actions()
-        self.state, self.load, self.view = State(), load.LoadState(url=url), doctor.View()
+        self.state, self.load, self.view = State(), load.LoadState(url=load.base(url)), doctor.View()
         self.log_state = logs.LogState(source=log)
         self.knobs = knobs or plan.Knobs()
         self.plan: Any = None

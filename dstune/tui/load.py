@@ -38,6 +38,12 @@ class LoadState:
     error: str = ""
 
 
+def base(url: str) -> str:
+    """The address as the server's facts have it: with a scheme, without /v1. "" stays."""
+    full = url if "://" in url or not url else f"http://{url}"
+    return full.rstrip("/").removesuffix("/v1").rstrip("/")
+
+
 def load_screen(load: LoadState, state: State, width: int, height: int, plain: bool = False, servers: int = 1) -> Lines:
     """Keys, progress, histogram, timeline over the GPU curve, figures, comparison. `servers`: how many `e` walks through."""
     head = (

@@ -244,6 +244,10 @@ def _ordered(findings: list[Finding], table: dict[str, Rule], unknown: list[Unkn
     result = [f for f in ranked if f.cause not in because]
     level = _levels(findings, because)
     result.sort(key=lambda f: _order(f, table[f.cause], level[f.cause]))
+    # what makes a program fail is an error, also where alone it would only work badly
+    result = [
+        replace(f, severity="error") if f.severity == "warning" and level[f.cause] == _SEVERITY["error"] else f for f in result
+    ]
     pending = list(result)
     while pending:
         for child in [f for f in ranked if because.get(f.cause) == pending[0].cause]:

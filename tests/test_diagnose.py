@@ -6,9 +6,11 @@ import pytest
 
 from dstune.catalog import signatures as table
 from dstune.catalog.rules import rule_of
+from dstune.derive import derive
 from dstune.diagnose import diagnose, fill
 from dstune.expr import UNKNOWN
-from dstune.model import Evidence, Fact, Hit, Rule
+from dstune.model import Document, Evidence, Fact, Hit, Rule
+from dstune.readers import read_documents
 
 T = {"en": "t", "zh": "标"}
 
@@ -129,3 +131,19 @@ def test_literal_is_required() -> None:
     with pytest.raises(Exception, match="fixed text"):
         table.literals(r"\d+ of \d+", "test")
     assert table.literals(r"(?:alpha beta|gamma delta) \d", "test") == (("alpha beta ", ()), ("gamma delta ", ()))
+
+
+def test_what_makes_a_program_fail_is_an_error() -> None:
+    """A float32 load alone works badly; where the card overflowed by it, it is the error."""
+    app = Document(
+        "app.py", "app", 'import torch\nmodel = AutoModelForCausalLM.from_pretrained("m", torch_dtype=torch.float32).cuda()\n'
+    )
+    log = Document(
+        "a.log", "log",
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 90.00 MiB. GPU 0 has a total capacity of 24.00 GiB of which 12.00 MiB is free. Including "
+        "non-PyTorch memory, this process has 23.90 GiB memory in use. Of the allocated memory 23.13 GiB is allocated by PyTorch, and 127.09 MiB is reserved by PyTorch but unallocated.",
+    )  # fmt: skip
+    alone = diagnose(read_documents([app])).findings[0]
+    failed = diagnose(derive(read_documents([app, log]))).findings[0]
+    assert (alone.cause, alone.severity) == ("oom-weights-fp32", "warning")
+    assert (failed.cause, failed.severity) == ("oom-weights-fp32", "error")

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from dstune.catalog.gpus import find
 from dstune.catalog.models import get
-from dstune.cli.generate import planned
+from dstune.cli.generate import command, planned
 from dstune.model import Workload
 from dstune.plan.search import Wish
 from dstune.render import Context, render
@@ -102,3 +103,19 @@ def test_every_engine_of_a_real_plan(engine: str, card: str) -> None:
     assert plan.engine == engine
     for artifact in render(("dockerfile", "compose", "launch"), plan, Context(gpu, model, "580", version)):
         assert version in artifact.text or engine == "llama.cpp", artifact.path
+
+
+def test_a_failed_write_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dstune import patch
+
+    def fails(*_: object) -> str:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(patch, "write", fails)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there").mkdir()
+    with pytest.raises(OSError, match="space"):
+        CliRunner().invoke(
+            command, ["launch", "--gpu", "RTX 4090", "-o", "there/new/deep"], standalone_mode=False, catch_exceptions=False
+        )
+    assert list(tmp_path.rglob("*")) == [tmp_path / "there"]

@@ -22,6 +22,10 @@ def applied(words: list[str], version: str | None = None) -> list[str]:
         ("m --num-scheduler-steps 8 --enable-reasoning --reasoning-parser deepseek_r1", "m --reasoning-parser deepseek_r1"),
         ("m --guided-decoding-backend outlines", "m --structured-outputs-config.backend outlines"),
         ("m --guided-decoding-backend auto --port 1", "m --port 1"),
+        (
+            "m --guided-decoding-backend xgrammar --guided-decoding-disable-any-whitespace",
+            "m --structured-outputs-config.backend xgrammar --structured-outputs-config.disable_any_whitespace true",
+        ),
         ("m --task embed", "m --runner pooling --convert embed"),
         ("m --task generate", "m"),
         ("m --worker-use-ray -tp 2", "m --distributed-executor-backend ray -tp 2"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -210,6 +211,20 @@ def _here() -> Evidence:
     return collect(["nvidia"])
 
 
+def _folders(wanted: set[str]) -> list[str]:
+    """Makes these folders; the ones that were not there, outer ones first."""
+    made: list[str] = []
+    for folder in sorted(wanted):
+        parts: list[str] = []
+        here = folder or "."
+        while here and not os.path.isdir(here):
+            parts.append(here)
+            here = os.path.dirname(here)
+        os.makedirs(folder or ".", exist_ok=True)
+        made += reversed(parts)
+    return made
+
+
 def _deliver(made: tuple[Artifact, ...], plan: Plan, out: str | None, force: bool, as_json: bool) -> int:
     """To standard output, or into the folder: new files at once, others only with --force."""
     from dstune import patch
@@ -236,10 +251,15 @@ def _deliver(made: tuple[Artifact, ...], plan: Plan, out: str | None, force: boo
             blocked.append(path)
         changes.append(patch.Change(source, source.encoded(artifact.text)))
     if not blocked:
-        for folder in {os.path.dirname(c.source.path) for c in changes} | {out}:
-            os.makedirs(folder or ".", exist_ok=True)
-        if changes:
-            patch.write(changes, {"command": "generate"})
+        fresh = _folders({os.path.dirname(c.source.path) for c in changes} | {out})
+        try:
+            if changes:
+                patch.write(changes, {"command": "generate"})
+        except BaseException:
+            for folder in reversed(fresh):
+                with suppress(OSError):  # not empty: somebody else's file
+                    os.rmdir(folder)
+            raise
         for artifact in shown:
             if artifact.path.endswith(".sh"):
                 os.chmod(artifact.path, os.stat(artifact.path).st_mode | 0o111)

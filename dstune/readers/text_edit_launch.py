@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -46,10 +47,13 @@ def changes(words: Sequence[str], version: object | None = None) -> list[Change]
     problems = [p for p in flags.check(words, version) if p.fault == "removed"]
     names = [p.flag.lstrip("-").removeprefix("no-") for p in problems]
     judge = next(v for v in reversed(flags.around(version) if version is not None else list(flags.tables())) if v)
+    backend = {b for a, b in itertools.pairwise(words) if flags.spelled(a)[0] == "--guided-decoding-backend"}
     draft = _speculative(words, [p.word for p in problems], names)
     for problem, name in zip(problems, names, strict=True):
         first, last, value = _extent(words, problem.word, name)
         new = draft.pop(problem.word, ()) if name in _SPECULATIVE else _instead(name, value)
+        if name in _GUIDED and not backend & {"xgrammar", "guidance"}:
+            new = None  # the others refuse these switches
         if new is None or any(flags.check(new, judge)):
             continue
         found.append(Change(first, last, tuple(new)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dstune.model import Artifact, Plan
-from dstune.render.context import Context, Deployment, client_notes, subject
+from dstune.render.context import Context, Deployment
 from dstune.render.template import fill
 
 
@@ -13,18 +13,4 @@ def render(plan: Plan, context: Context) -> Artifact:
 
     own = "dockerfile" in context.beside
     d = deploy(plan, context) if own else Deployment(plan, context, context.stack(plan))
-    build = own or not d.stack.official
-    return Artifact(
-        "compose.yaml",
-        fill(
-            "compose.yaml",
-            d=d,
-            plan=plan,
-            stack=d.stack,
-            run=d.command,
-            context=context,
-            subject=subject(plan, context),
-            hints=client_notes(plan, context.model),
-            build=build,
-        ),
-    )
+    return Artifact("compose.yaml", fill("compose.yaml", build=own or not d.stack.official, **d.names()))

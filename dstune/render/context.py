@@ -7,6 +7,7 @@ import re
 import shlex
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from dstune.catalog.gpus import Gpu
 from dstune.catalog.models import ModelSpec
@@ -91,6 +92,11 @@ class Deployment:
             self.stack.port,
             self.stack.program,
         )
+
+    def names(self) -> dict[str, Any]:
+        """What the templates of a container read."""
+        told = {"subject": subject(self.plan, self.context), "hints": client_notes(self.plan, self.context.model)}
+        return {"d": self, "plan": self.plan, "stack": self.stack, "run": self.command, "context": self.context, **told}
 
     @property
     def gguf(self) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from dstune.errors import DstuneError
 from dstune.lang import say
 from dstune.model import Artifact, Plan
-from dstune.render.context import Context, Deployment, client_notes, subject
+from dstune.render.context import Context, Deployment
 from dstune.render.template import fill
 
 _KERNELS = ("awq", "gptq")
@@ -15,20 +15,7 @@ _KERNELS = ("awq", "gptq")
 
 def render(plan: Plan, context: Context) -> Artifact:
     """The Dockerfile. Raises `DstuneError` where no combination starts, or where a package would need nvcc to install."""
-    d = deploy(plan, context)
-    return Artifact(
-        "Dockerfile",
-        fill(
-            "Dockerfile",
-            d=d,
-            plan=plan,
-            stack=d.stack,
-            run=d.command,
-            context=context,
-            subject=subject(plan, context),
-            hints=client_notes(plan, context.model),
-        ),
-    )
+    return Artifact("Dockerfile", fill("Dockerfile", **deploy(plan, context).names()))
 
 
 def deploy(plan: Plan, context: Context) -> Deployment:

@@ -37,4 +37,5 @@ def launch_us(run: Mapping[str, Any], spec: ModelSpec, known: Mapping[int, Model
 
 def _trials(run: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     found = run.get("trials") or run.get("trial") or []
-    return [found] if isinstance(found, Mapping) else [t for t in found if isinstance(t, Mapping)]
+    listed = found if isinstance(found, list) else [found]
+    return [t for t in listed if isinstance(t, Mapping)]

@@ -165,7 +165,7 @@ def _transformers(ask: Ask) -> Memory:
         _line("cuBLAS workspace", blas, "one a stream", physics.source("common", "blas_workspace")),
         _line("allocator slack", slack, "reserved beyond allocated", physics.source("transformers", part)),
     ]
-    return _done(ask, [x for x in lines if x.mib], allocated / MIB, w, (held + blas + cache_end + copy) / MIB)
+    return _done(ask, [x for x in lines if x.mib], allocated / MIB, w, (held + blas + cache_end) / MIB)
 
 
 def _paged(ask: Ask, w: Weights) -> Memory:

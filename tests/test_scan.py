@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from dstune.catalog.signatures import Signature, log_facts, signature, signatures
+from dstune.catalog.signatures import Signature, log_facts, openings, signature, signatures
 from dstune.catalog.vocabulary import normalise
 from dstune.errors import UnobservableError
 from dstune.readers import decoded, read_files, recognise, without_comments
-from dstune.readers.scan import KEEP, Scanner, blocks, clean, open_log, values
+from dstune.readers.scan import KEEP, Scanner, blocks, clean, open_log, shown, values
 
 LOGS = Path(__file__).parent / "logs"
 
@@ -296,3 +296,69 @@ def test_memory_is_bounded() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert int(done.stdout) <= 200
+
+
+def test_facts_that_come_all_the_time(learning: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counters of thousands of lines, some twice on a line, some with other digits: as if each line were read."""
+    monkeypatch.setattr("dstune.readers.scan_sieve._OFTEN", 5)
+    rows = [s for s in signatures() if not s.cause]
+    source = random.Random(11)
+    parts = ("Avg prompt throughput: {} tokens/s", "Running: {} reqs, Waiting: {} reqs", "GPU KV cache usage: {}%", "Prefix cache hit rate: {}%")  # fmt: skip
+    lines = []
+    for i in range(1500):
+        line = ", ".join(
+            p.format(*(source.choice(("0.0", "7", "1,024", "٣", "x", str(i / 10))) for _ in range(2))) for p in parts
+        )
+        lines.append(source.choice((line, line + " " + line, "█ " + line, "é" * 30 + line, "INFO nothing")))
+    same(rows, "\n".join(lines))
+
+
+def test_a_match_is_the_first_one_on_long_lines() -> None:
+    """Where matches can begin is known of most expressions, and where one begins is the first place."""
+    rows = [s for s in signatures() if s.kind in ("log", "any") and not s.multiline]
+    assert sum(bool(openings(s.pattern)) for s in rows) > len(rows) * 0.8
+    scan, source = Scanner(rows), random.Random(5)
+    lines = [
+        line for f in sorted(LOGS.rglob("*.log"))[::4] for line in f.read_text(errors="replace").split("\n") if line.strip()
+    ]
+    for _ in range(150):
+        text = " ".join(source.sample(lines, 4))[:3000].ljust(400)
+        for number in {row for found, _, _ in scan.sieve.find(text.encode()) for row, _ in scan.sieve.owners(found)}:
+            plain, quick = scan.pattern(number).search(text), scan.search(number, text)
+            assert (plain and (plain.span(), plain.groups())) == (quick and (quick.span(), quick.groups())), rows[
+                number
+            ].pattern
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        (r"[Oo]dd (?:thing|word)s?", ("Odd thing", 0)), (r"\bdel [\w.]*model", ("del ", 0)), (r"(?P<a>\d)? ?code 7", ("code 7", 1)), (r"\S+ is gone", None),
+        (r"(?i)word", None), (r"(?:\w*Tokenizer|word) x", None), (r"a?b?cd", ("cd", 0)), (r"(?:x{3})+word", None), (r"\d{1,3}word", ("word", 3)), (r"(?<!a)word", ("word", 0)),
+    ],
+)  # fmt: skip
+def test_openings(pattern: str, expected: tuple[str, int] | None) -> None:
+    found = openings(pattern)
+    assert (expected in found) if expected else not found
+
+
+@pytest.mark.parametrize("read", [1, 7, 1 << 20])
+def test_sixteen_bits_in_pieces(read: int) -> None:
+    class Stream(io.BytesIO):
+        def read(self, n: int | None = -1, /) -> bytes:
+            return super().read(min(n or 0, 2 if self.tell() == 0 else read))
+
+    text = "显存不足 😀\n" * 20 + "needle 1\n"
+    data = b"".join(block for _, block in blocks(Stream(text.encode("utf-16"))))
+    assert data.decode() == text
+
+
+@pytest.mark.parametrize("before", [0, 290, 560, 590, 3980, 3999, 19_990])
+def test_a_secret_is_never_cut_into_sight(before: int) -> None:
+    secret = "hf_abcdefghijklmnopqrstuvwxyz"
+    for filler in ("x ", "token=secretsecretsecretsecretsecretsecret "):
+        line = (filler * 9000)[:before].rstrip() + " needle " + secret + " end"
+        for n in range(len(line) - 3, len(line)):
+            assert "hf_abc" not in shown(line[:n]).replace("hf_<redacted>", "")
+        assert "hf_abc" not in shown(line + " more" * 900)
+    assert len(shown("a" * 10_000)) <= 300

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache, cached_property
 from typing import IO, Protocol
 
-from dstune.catalog.signatures import Signature, signatures
+from dstune.catalog.signatures import Signature, openings, signatures
 from dstune.errors import UnobservableError
 from dstune.lang import say
 from dstune.model import Fact, Hit
@@ -27,6 +27,7 @@ class Scanner:
     def __init__(self, rows: Iterable[Signature]) -> None:
         self.rows = list(rows)
         self._patterns: list[re.Pattern[str] | None] = [None] * len(self.rows)
+        self._openings: dict[int, tuple[tuple[str, int], ...]] = {}
 
     @cached_property
     def sieve(self) -> Sieve:
@@ -46,6 +47,28 @@ class Scanner:
         if found is None:
             found = self._patterns[number] = re.compile(self.rows[number].pattern, re.MULTILINE)
         return found
+
+    def search(self, number: int, text: str) -> re.Match[str] | None:
+        """The first match of a row in a line."""
+        if len(text) < LONG:
+            return self.pattern(number).search(text)
+        known = self._openings.get(number)
+        if known is None:
+            known = self._openings[number] = openings(self.rows[number].pattern)
+        if not known:
+            return self.pattern(number).search(text)
+        starts: set[int] = set()
+        for fixed, lead in known:
+            at = text.find(fixed)
+            while at >= 0:
+                starts.update(range(max(0, at - lead), at + 1))
+                at = text.find(fixed, at + 1)
+        match = self.pattern(number).match
+        return next((found for start in sorted(starts) if (found := match(text, start))), None)
+
+
+LONG = 300
+"""Characters of a line from which on it pays to look first where a match can begin."""
 
 
 @cache

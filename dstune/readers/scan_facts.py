@@ -15,6 +15,8 @@ from dstune.readers.scan_text import CUT, shown
 if TYPE_CHECKING:
     from dstune.readers.scan import Scanner
 
+_NEAR = 160
+"""Bytes from the beginning of a match on that must be ASCII."""
 Places = list[tuple[int, int]]
 """(begin, end) of lines in a piece of bytes."""
 _Key = tuple[str, str, int | None]
@@ -31,6 +33,7 @@ class LineFacts:
         self._peaks: dict[_Key, _Seen] = {}  # the highest value behind that, of rows that keep it
         self._given: dict[int, set[str]] = {}  # rows that matched, and the names that they gave, where only the first counts
         self._tops: dict[int, list[float]] = {}
+        self._patterns: dict[int, re.Pattern[bytes]] = {}
 
     def found(self, source: str) -> list[Fact]:
         """The facts, in the order in which they were first seen."""
@@ -68,8 +71,61 @@ class LineFacts:
                     if keep == "first":
                         self._full.add(row)
                     break
+        number, at = first, 0
         for begin, row in sorted(events):
-            self.keep(row, first + data.count(b"\n", 0, begin), *events[begin, row])
+            number, at = number + data.count(b"\n", at, begin), begin
+            self.keep(row, number, *events[begin, row])
+
+    def lines(self, row: int, starts: list[int], data: bytes) -> Places:
+        """The lines of those places at which a row's matches begin that can count: by its `keep` thousands need not be read.
+
+        The expression looks at no line end, so that the bytes can be matched where they are, as far as they are ASCII.
+        """
+        keep, names = keeps(self._row(row))
+        if row in self._given and keep == "max":
+            starts = self._highest(row, starts, data)
+        elif row in self._given and keep == "last" and names == 1:
+            starts = next((starts[-n:] for n in range(1, len(starts) + 1) if self._bytes(row).match(data, starts[-n])), starts)
+        places: Places = []
+        for start in starts:
+            if not places or start >= places[-1][1]:
+                end = data.find(b"\n", start)
+                places.append((data.rfind(b"\n", 0, start) + 1, len(data) if end < 0 else end))
+        return places
+
+    def _highest(self, row: int, starts: list[int], data: bytes) -> list[int]:
+        """Of places at which matches begin those with a number above all before them, or one that is not plain to see."""
+        pattern, tops = self._bytes(row), list(self._tops.get(row, ()))
+        names = log_facts()[self._row(row)]["set"].values()
+        groups = [pattern.groupindex[n] for n in names if isinstance(n, str) and n in pattern.groupindex]
+        if not groups or len(tops) != len(groups):
+            return starts
+        match_at, found = pattern.match, []
+        for start in starts:
+            if not data[start - 1 if start else 0 : start + _NEAR].isascii():
+                found.append(start)
+                continue
+            match = match_at(data, start)
+            if match is None:
+                continue
+            try:
+                for i, group in enumerate(groups):
+                    number = float(match[group])
+                    if number > tops[i]:
+                        tops[i] = number
+                        found.append(start)
+                if match.end() > start + _NEAR:
+                    found.append(start)
+            except (TypeError, ValueError):
+                found.append(start)
+        return found
+
+    def _bytes(self, row: int) -> re.Pattern[bytes]:
+        assert self._scanner is not None
+        made = self._patterns.get(row)
+        if made is None:
+            made = self._patterns[row] = re.compile(self._scanner.rows[row].pattern.encode(), re.MULTILINE)
+        return made
 
     def of(self, row: int, match: re.Match[str]) -> dict[str, Value]:
         """The values that a row gives, by full name."""
@@ -132,7 +188,7 @@ class LineFacts:
     def _look(self, row: int, data: bytes, begin: int, end: int) -> tuple[str, re.Match[str] | None]:
         assert self._scanner is not None
         text = data[begin:end].decode("utf-8", "replace")[:CUT]
-        return text, self._scanner.pattern(row).search(text)
+        return text, self._scanner.search(row, text)
 
     def _higher(self, row: int, places: Places, data: bytes, every: bool) -> Iterator[tuple[int, int, re.Match[str]]]:
         """Lines with a higher number than all before them, or one that is not plain to see ("1,024", "14.5 GiB"). Lines come in thousands."""

@@ -88,12 +88,17 @@ class Pass:
         return Part(self._hits, self._facts)
 
     def _piece(self, first: int, data: bytes) -> None:
-        sieve, full, rows, pattern = self._adapted.sieve, self._full, self._scanner.rows, self._scanner.pattern
+        sieve, full, rows, search = self._adapted.sieve, self._full, self._scanner.rows, self._scanner.search
         owners, made, found = sieve.owners, sieve.made, sieve.find(data)
         facts: dict[int, list[tuple[int, int]]] = {}
         number, at = first, 0  # the line at a place
         begin, end, seen, told, line, tried = 0, -1, "", "", set[int](), set[int]()
+        direct = sieve.direct
+        starts: dict[int, list[int]] = {}
         for text, start, _ in found:
+            if text in direct:
+                starts.setdefault(direct[text], []).append(start)
+                continue
             if start >= end:  # matches come by where they end, and none reaches over a line end
                 begin, end, seen = data.rfind(b"\n", 0, start) + 1, data.find(b"\n", start), ""
                 told = ""
@@ -122,11 +127,13 @@ class Pass:
                         facts.setdefault(row, []).append((begin, end))
                     else:
                         seen = seen or data[begin:end].decode("utf-8", "replace")[:CUT]
-                        match = pattern(row).search(seen)
+                        match = search(row, seen)
                         if match is not None:
                             number, at = number + data.count(b"\n", at, begin), begin
                             told = told or shown(seen)
                             self._hit(row, number, match, told)
+        for row, places in starts.items():
+            facts[row] = self._facts.lines(row, places, data)
         if facts:
             self._facts.note(facts, first, data)
         self._look_around(data)

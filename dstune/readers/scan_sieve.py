@@ -113,7 +113,7 @@ class Adapted:
                 self._chosen[row] = now
         self.sieve = Sieve(())  # two tables at once would be the peak of memory
         wanted = ((row, texts) for row, texts in enumerate(self._chosen) if texts)
-        self.sieve = Sieve(wanted, data if self._size > _LONG // 2 else b"")
+        self.sieve = Sieve(wanted, sample if self._size > _LONG // 2 else b"")
         for text in range(len(self.sieve.made)) if self._direct else ():
             owners = self.sieve.owners(text)
             if len(owners) == 1 and owners[0][0] in self._direct:

@@ -10,7 +10,7 @@ import libcst as cst
 from dstune.readers.app_edit_context import Context
 from dstune.readers.app_edit_keywords import callee_name, made
 from dstune.readers.app_edit_sites import Program, add_keyword, bound, drop_keyword, site
-from dstune.readers.app_edit_tree import Edits, add_import, callee, dotted, statements, walk
+from dstune.readers.app_edit_tree import Edits, add_import, callee, dotted, drop_statement, statements, text_of, walk
 
 CONNECT, READ = 5, 120
 """Seconds: to connect, and between two bytes; the second is `server.timeout` of the fourth article."""
@@ -77,6 +77,41 @@ def unload_old_model(program: Program, context: Context) -> cst.Module | None:
     return after if torch else add_import(after, "import torch")
 
 
+def pad_token_id(program: Program, context: Context) -> cst.Module | None:
+    """`pad_token_id=tokenizer.eos_token_id` on generate calls that have none: it is what transformers takes, and then it says nothing."""
+    edits = Edits()
+    if len(program.tokenizers) != 1:
+        return None
+    tokenizer = next(iter(program.tokenizers))
+    for where in program.generates:
+        if where.has("generation_config") or dotted(where.call.func) in program.pipes:
+            continue
+        if where.closed and not where.has("pad_token_id"):
+            add_keyword(edits, where.holders[0], "pad_token_id", f"{tokenizer}.eos_token_id")
+    return made(program, edits)
+
+
+def drop_visible_devices(program: Program, context: Context) -> cst.Module | None:
+    """`os.environ["CUDA_VISIBLE_DEVICES"] = "1"` goes: it names a card that is not there."""
+    tree, edits = program.tree, Edits()
+    for assign in tree.find(cst.Assign):
+        target = assign.targets[0].target
+        if (
+            not isinstance(target, cst.Subscript)
+            or dotted(target.value) not in ("os.environ", "environ")
+            or len(assign.targets) > 1
+        ):
+            continue
+        index = target.slice[0].slice
+        if (
+            isinstance(index, cst.Index)
+            and text_of(index.value) == "CUDA_VISIBLE_DEVICES"
+            and text_of(assign.value) is not None
+        ):
+            drop_statement(tree, edits, assign)
+    return made(program, edits)
+
+
 _STARTS = re.compile(r"\b(?:LLM|AsyncLLMEngine\.from_engine_args|Engine|mp\.spawn|Process|ProcessPoolExecutor|Pool)\(")
 _CALMS = (cst.FunctionDef, cst.ClassDef)
 
@@ -115,4 +150,6 @@ TABLE = {
     "drop-force-download": drop_force_download,
     "unload-old-model": unload_old_model,
     "main-guard": main_guard,
+    "pad-token-id": pad_token_id,
+    "drop-visible-devices": drop_visible_devices,
 }

@@ -117,3 +117,10 @@ def torch_trio(kind: str, text: str) -> str:
     right = {"torchvision": f"0.{minor + 15}.{patch}{local}", "torchaudio": f"2.{minor}.{patch}{local}"}
     wrong = {n: v for n, v in right.items() if re.search(rf"(?m)(?<![\w-]){n}\b", text)}
     return pinned(kind, text, wrong) if wrong else text
+
+
+def torch_cuda_build(text: str) -> str:
+    """The CUDA build of torch in place of the CPU one: PyPI's own wheels for Linux have CUDA, the `cpu` index and `+cpu` have none."""
+    text = re.sub(r"[ \t]*(?:--(?:extra-)?index-url|-i)[ =]\S*download\.pytorch\.org/whl/cpu/?(?=\s|$)", "", text)
+    text = re.sub(r"(?m)^\n(?=torch)", "", text) if text.startswith("\n") else text
+    return re.sub(r"(\b(?:torch|torchvision|torchaudio)==[\d.]+)\+cpu\b", r"\1", text)

@@ -6,10 +6,10 @@ import itertools
 import re
 from collections.abc import Callable, Mapping
 
-from dstune.readers.pins import torch_trio
+from dstune.readers.pins import torch_cuda_build, torch_trio
 from dstune.readers.shell import joiner, slips
 from dstune.readers.text_edit_compose import cache_mounted, names_declared, service_addresses, without_entry_point
-from dstune.readers.text_edit_launch import one_worker, vllm_flags
+from dstune.readers.text_edit_launch import changes, corrected, one_worker, vllm_flags
 
 _OPTION = re.compile(r"[ \t]*--?[A-Za-z]")
 _YES = re.compile(r"(?:^|\s)(?:-\w*y\w*|--yes|--assume-yes|-qq)\b")
@@ -20,13 +20,10 @@ def edited(kind: str, text: str, name: str, versions: Mapping[str, str] | None =
     kinds, change = EDITS.get(name, ((), None))
     if change is None or kind not in kinds:
         return None
-    after = (
-        vllm_flags(kind, text, versions or {})
-        if name == "vllm-flags"
-        else torch_trio(kind, text)
-        if name == "torch-trio"
-        else change(text)
-    )
+    if name in ("vllm-flags", "vllm-flag-spelling"):
+        after = vllm_flags(kind, text, versions or {}, corrected if name == "vllm-flag-spelling" else changes)
+    else:
+        after = change(kind, text) if name in BY_KIND else change(text)
     return after if after != text else None
 
 
@@ -150,7 +147,9 @@ def plain_characters(text: str) -> str:
     return "\n".join(out)
 
 
-EDITS: dict[str, tuple[tuple[str, ...], Callable[[str], str]]] = {
+BY_KIND = frozenset(("torch-trio",))
+"""Changes that ask what kind of file it is."""
+EDITS: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "dockerfile-copy-recursive": (("dockerfile",), without_recursive_copy),
     "dockerfile-apt-yes": (("dockerfile",), apt_with_yes),
     "dockerfile-apt-lists": (("dockerfile",), apt_lists_deleted),
@@ -163,7 +162,9 @@ EDITS: dict[str, tuple[tuple[str, ...], Callable[[str], str]]] = {
     "shell-home": (("command",), tilde_as_home),
     "shell-plain-characters": (("command",), plain_characters),
     "vllm-flags": (("command", "compose", "dockerfile"), str),
-    "torch-trio": (("config", "command", "dockerfile"), str),
+    "vllm-flag-spelling": (("command", "compose", "dockerfile"), str),
+    "torch-trio": (("config", "command", "dockerfile"), torch_trio),
+    "torch-cuda-build": (("config", "command", "dockerfile"), torch_cuda_build),
     "mount-model-cache": (("command", "compose"), cache_mounted),
     "one-worker-process": (("command", "compose", "dockerfile"), one_worker),
 }

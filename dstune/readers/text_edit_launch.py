@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +39,9 @@ class Change:
     new: tuple[str, ...] = ()
 
 
+Judge = Callable[[Sequence[str], object | None], list[Change]]
+
+
 def changes(words: Sequence[str], version: object | None = None) -> list[Change]:
     """What makes the arguments of `vllm serve` acceptable to a version (the newest known where it is not known).
 
@@ -57,6 +61,17 @@ def changes(words: Sequence[str], version: object | None = None) -> list[Change]
         if new is None or any(flags.check(new, judge)):
             continue
         found.append(Change(first, last, tuple(new)))
+    return found
+
+
+def corrected(words: Sequence[str], version: object | None = None) -> list[Change]:
+    """Misspelt flags of `vllm serve` in their right spelling, where one known flag is very near."""
+    found: list[Change] = []
+    for problem in flags.check(words, version):
+        near = difflib.SequenceMatcher(None, problem.flag, problem.instead).ratio()
+        if problem.fault == "unknown" and problem.instead and near >= 0.85:
+            _, mark, value = words[problem.word].partition("=")
+            found.append(Change(problem.word, problem.word + 1, (f"{problem.instead}{mark}{value}",)))
     return found
 
 
@@ -114,23 +129,23 @@ def _speculative(words: Sequence[str], places: list[int], names: list[str]) -> d
     return {p: [] if n else ["--speculative-config", json.dumps(config)] for n, (p, _) in enumerate(mine)}
 
 
-def into_shell(text: str, version: object | None = None) -> str:
+def into_shell(text: str, version: object | None = None, judge: Judge = changes) -> str:
     """The shell text with the flags of its vLLM commands as their version takes them: the image's tag, else the one given."""
     for _ in range(40):
-        after = _once(text, version)
+        after = _once(text, version, judge)
         if after == text:
             return text
         text = after
     return text
 
 
-def _once(text: str, version: object | None) -> str:
+def _once(text: str, version: object | None, judge: Judge) -> str:
     for launch in launches(text):
         if launch.engine != "vllm" or launch.program not in ("vllm serve", "vllm openai", "vllm"):
             continue
         tag = images.parse(launch.image.text) if launch.image is not None else None
         own = (tag.version if tag is not None else "") or version or None
-        for change in changes([w.text for w in launch.args], own):
+        for change in judge([w.text for w in launch.args], own):
             start, end = launch.args[change.first].start, launch.args[change.last - 1].end
             if not end or flags.spelled(launch.args[change.first].text)[0].lstrip("-")[:3] not in text[start:end]:
                 continue
@@ -140,23 +155,23 @@ def _once(text: str, version: object | None) -> str:
     return text
 
 
-def vllm_flags(kind: str, text: str, versions: Mapping[str, str]) -> str:
+def vllm_flags(kind: str, text: str, versions: Mapping[str, str], judge: Judge = changes) -> str:
     """Flags that the version of vLLM lost, dropped or written as it takes them now; in scripts, compose files and Dockerfiles."""
     version = versions.get("vllm")
     if kind == "command":
-        return into_shell(text, version)
+        return into_shell(text, version, judge)
     if kind == "compose":
         from dstune.readers.compose_write import changed_services, through_shell
 
         def change(service: Any) -> bool:
             tag = images.parse(str(service.get("image") or ""))
             own = (tag.version if tag is not None else "") or version
-            return through_shell(service, "vllm", lambda line: into_shell(line, own))
+            return through_shell(service, "vllm", lambda line: into_shell(line, own, judge))
 
         return changed_services(text, change, "vllm")
     from dstune.readers.dockerfile_write import changed_command
 
-    return changed_command(text, "vllm", lambda line: into_shell(line, version))
+    return changed_command(text, "vllm", lambda line: into_shell(line, version, judge))
 
 
 _SERVERS = r"(?:uvicorn|gunicorn|hypercorn|fastapi|granian|sanic)"

@@ -517,6 +517,16 @@ def test_bars_and_curves_have_their_size() -> None:
     assert [line.plain for line in lines] == ["     █", "  ▁ ██"]
 
 
+@pytest.mark.parametrize("width", [4, 7, 19, 40])
+def test_bar_of_several_parts_is_as_long_as_their_sum(width: int) -> None:
+    """Eight parts of 8 % each are 64 %, however few cells there are; a part of one per cent is seen where there is room."""
+    bar = draw.parts([(0.08, "weights")] * 8, width).plain
+    assert bar.count("█") == round(0.64 * width)
+    small = draw.parts([(0.6, "weights"), (0.01, "others")], width, plain=True).plain
+    assert small.count("W") + small.count("o") == round(0.61 * width)
+    assert "o" in small
+
+
 def test_timeline_counts_every_answer() -> None:
     marks = [(0.5 * i, 3 * i) for i in range(1, 61)]
     rates = load.rates(marks, 80)

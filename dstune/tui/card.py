@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from rich.text import Text
 
 from dstune.lang import say
@@ -39,7 +41,12 @@ def reasons(state: State, subject: str) -> str:
 
 def narrow(width: int) -> int:
     """Cells of a bar where a card has one line."""
-    return max(4, min(24, (width - 76) // 2))
+    return max(4, min(24, (width - 65) // 2))
+
+
+def short_width(width: int) -> int:
+    """Cells of its name there; what is left of the line is for the reasons of a low clock."""
+    return max(10, min(24, width - 2 * narrow(width) - 54))
 
 
 def card(state: State, subject: str, width: int, depth: int, curves: int = 0, plain: bool = False) -> Lines:
@@ -66,7 +73,7 @@ def card(state: State, subject: str, width: int, depth: int, curves: int = 0, pl
 def _line(state: State, subject: str, number: str, width: int, plain: bool) -> Text:
     used, total, util = (state.number(subject, n) for n in ("memory_used_mib", "memory_total_mib", "utilization_pct"))
     wide = narrow(width)
-    out = Text(no_wrap=True).append(left(f"{number} {name_of(state, subject)}", max(10, width - 2 * wide - 58)), "bold")
+    out = Text(no_wrap=True).append(left(f"{number} {_short(state, subject)}", short_width(width)), "bold")
     out.append(" ").append_text(bar((util or 0) / 100, wide, plain, "green")).append(right(num(util, "%"), 5) + " ")
     out.append_text(_memory(state, subject, wide, plain))
     out.append(
@@ -76,6 +83,11 @@ def _line(state: State, subject: str, number: str, width: int, plain: bool) -> T
     out.append(right(f"{num(state.value(subject, 'power_draw_w'))}/{num(state.value(subject, 'power_limit_w'))}W", 10))
     out.append(right(num(state.value(subject, "clock_sm_mhz")), 6) + " ")
     return out.append(fit(reasons(state, subject), width - out.cell_len), "yellow")
+
+
+def _short(state: State, subject: str) -> str:
+    """`H100` of `H100 80GB HBM3`: its memory stands in the same line."""
+    return re.sub(r"[- ]\d+ ?GB.*", "", name_of(state, subject))
 
 
 def _mig(state: State, subject: str) -> str:

@@ -17,10 +17,12 @@ PART_STYLES = {
     "other": "cyan",
     "rest": "red",
     "others": "yellow",
-    "unlisted": "white",
+    "unlisted": "bright_black",
     "used": "green",
 }
 PART_MARKS = {"weights": "W", "kv": "K", "other": "#", "rest": "?", "others": "o", "unlisted": "u", "used": "#"}
+LEAST = 0.004
+"""Share of the whole from which a part of a bar is to be seen."""
 TONE = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 MARK = {"error": "✖", "warning": "▲", "info": "●"}
 """Severity as a sign, so that it is seen without colours too."""
@@ -120,12 +122,23 @@ def bar(share: float, width: int, plain: bool = False, style: str = "") -> Text:
 def parts(shares: Sequence[tuple[float, str]], width: int, plain: bool = False) -> Text:
     """A bar of several parts (share of the whole, kind of `PART_STYLES` or a style); the rest is free."""
     text, used = Text(no_wrap=True), 0
-    for number, (share, kind) in enumerate(shares):
-        cells = min(width - used, max(int(share > 0.004), round(share * width)))
+    for number, cells in enumerate(_cells([share for share, _ in shares], width)):
+        kind = shares[number][1]
         mark = PART_MARKS.get(kind, "#=+*o"[number % 5]) if plain else "█"
         text.append(mark * cells, PART_STYLES.get(kind, kind))
         used += cells
     return text.append(("." if plain else "░") * (width - used), "dim")
+
+
+def _cells(shares: Sequence[float], width: int) -> list[int]:
+    """Cells of each part, rounded so that their sum is right; one that would vanish takes a cell from the largest."""
+    ends = [min(width, round(width * sum(shares[: n + 1]))) for n in range(len(shares))]
+    cells = [end - start for start, end in itertools.pairwise([0, *ends])]
+    for number, share in enumerate(shares):
+        most = max(range(len(cells)), key=lambda n: cells[n])
+        if share > LEAST and not cells[number] and cells[most] > 1:
+            cells[number], cells[most] = 1, cells[most] - 1
+    return cells
 
 
 def spark(values: Sequence[float | None], width: int, top: float = 100.0, plain: bool = False, style: str = "cyan") -> Text:

@@ -88,7 +88,7 @@ def help_text() -> str:
         "Doctor  ↑↓ j k choose   enter open/close evidence   f fix of this finding\n        F all fixes   w write what is shown   u undo the last write\n"
         "Load    s start or stop   c C clients   e E server\n"
         "Plan    g GPU  x context  c requests  p precision  e engine  o goal\n        n cards (shift: back)   w write launch.sh\n"
-        "Log     ↑↓ page scroll   n N next/previous match   enter finding   end follow\n"
+        "Log     ↑↓ page scroll   n N next/previous match   enter finding\n        end follow again\n"
         "Replay  space pause   ←→ one sample   shift+←→ ten\n\n"
         "l 中文   d light/dark   ctrl+p commands   q quit      any key closes this",
         "1 总览  2 诊断  3 压测  4 规划  5 日志   （可点击）\n\n"

@@ -6,7 +6,7 @@ from rich.text import Text
 
 from dstune.lang import say
 from dstune.report.memory import joined, label
-from dstune.tui.card import HEIGHTS, card, narrow
+from dstune.tui.card import HEIGHTS, card, narrow, short_width
 from dstune.tui.draw import MARK, TONE, Lines, bar, beside, click, fit, flow, gib, left, num, right
 from dstune.tui.servers import curves, place, servers
 from dstune.tui.state import State
@@ -65,7 +65,7 @@ def _cards(state: State, width: int, room: int, plain: bool) -> Lines:
     if depth == 0:
         names = say("GPU", "显卡"), say("busy", "利用率"), say("memory", "显存"), say("power", "功耗")
         wide = narrow(width)
-        head = left(names[0], max(10, width - 2 * wide - 58)) + " " + left(names[1], wide + 6) + left(names[2], wide + 13)
+        head = left(names[0], short_width(width)) + " " + left(names[1], wide + 6) + left(names[2], wide + 13)
         out.append(Text(fit(head + right("T", 6) + right(names[3], 10) + right("MHz", 6), width), "dim", no_wrap=True))
     for subject in subjects:
         out += card(state, subject, width, depth, deep if deep >= 3 else 0, plain)

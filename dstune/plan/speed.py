@@ -15,7 +15,7 @@ from dstune.catalog.gpus import Gpu
 from dstune.catalog.models import ModelSpec
 from dstune.plan import physics
 from dstune.plan.ask import Ask, dies
-from dstune.plan.memory import kv_bytes, memory, tensor_parallel, vllm_limits
+from dstune.plan.memory import _kv_width, kv_bytes, memory, tensor_parallel, vllm_limits
 from dstune.plan.quant import BYTES, kernel, weights
 
 SHARP = 4.0
@@ -125,7 +125,7 @@ def decode_step(ask: Ask, streams: float, context: float) -> Step:
         touched = m.experts * (1 - (1 - m.experts_used / m.experts) ** streams)
         read *= touched / m.experts_used
         read = min(read, w.total)
-    width = 4.0 if ask.dtype == "float32" and e == "transformers" else 2.0
+    width = _kv_width(ask)
     kv = streams * kv_bytes(m, context, width)
     cdna = physics.table("vllm")["cdna"] if e == "vllm" and _cdna(ask) else {}
     moved = kv * (cdna.get(ask.gpu.architecture) or (physics.value("common", "cdna_kv") if _cdna(ask) else 1.0))

@@ -287,6 +287,29 @@ def test_rest_is_small_on_measured_processes() -> None:
     assert all(h.within for h in found)
 
 
+@contextlib.contextmanager
+def scraped(metrics: str) -> Iterator[int]:
+    """A port that answers /metrics with this, and other questions with nothing of interest."""
+    import threading
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = ("# HELP x\n" + metrics if self.path == "/metrics" else "{}").encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server.server_port
+    server.shutdown()
+
+
 def test_doctor_tells_it(start: Callable[..., subprocess.Popen[bytes]], model: Path, tmp_path: Path) -> None:
     """The whole way: NVML's list, the process table, the report as text, JSON, in Chinese."""
     if not shutil.which("gcc"):
@@ -319,6 +342,17 @@ def test_doctor_tells_it(start: Callable[..., subprocess.Popen[bytes]], model: P
     assert process["rest_mib"] == pytest.approx(20100 - process["estimate_mib"], abs=0.2)
     assert parts["kv"] > 9000
     assert process["within_band"] == (process["low_mib"] <= 20100 <= process["high_mib"])
+    with scraped(
+        'vllm:cache_config_info{block_size="16",num_gpu_blocks="30000",gpu_memory_utilization="0.8"} 1.0\nvllm:kv_cache_usage_perc{engine="0"} 0.5\n'
+    ) as port:
+        other = start("vllm", "serve", str(model), "--port", str(port))
+        (tmp_path / "board.ini").write_text(head + f"[gpu0.proc0]\npid = {other.pid}\ntype = C\nmem_mib = 20100\n")
+        (card,) = json.loads(doctor("--json", "--endpoint", f"http://127.0.0.1:{port}"))["memory"]
+    (process,) = card["processes"]
+    pool = 30000 * 16 * 28672 / 2**20
+    assert process["kv_tokens"] == 480_000
+    assert process["kv_used_mib"] == pytest.approx(pool / 2, rel=0.001)
+    assert [p["mib"] for p in process["parts"] if p["kind"] == "kv"] == pytest.approx([pool], rel=0.001)
     text = doctor("--lang", "zh")
     assert "的显存去向" in text
     assert "KV 缓存（预留）" in text

@@ -170,10 +170,7 @@ def gather(
             raise UnobservableError(f"{metrics}: {error.strerror}", "", say("check the path", "检查路径")) from None
     for path in runs:
         seen = seen.merged(of_run(path))
-    if endpoint:
-        from dstune.probes.server import read_endpoint
-
-        seen = seen.merged(read_endpoint(endpoint))
+    host = Evidence()
     if look or python or models:
         from dstune.probes import collect
 
@@ -182,7 +179,12 @@ def gather(
             python=python,
             model_dirs=models,
         )
-        seen = seen.merged(host if python else _same_environment(host, elsewhere))
+        host = host if python else _same_environment(host, elsewhere)
+    if endpoint:
+        from dstune.probes.server import read_endpoint, subject_of
+
+        seen = seen.merged(read_endpoint(endpoint, subject=subject_of(seen.merged(host), endpoint)))
+    seen = seen.merged(host)
     return _served(seen, look, models)
 
 

@@ -187,18 +187,18 @@ _PORTS = {"vllm": "8000", "sglang": "30000", "llama.cpp": "8080"}
 
 
 def _server(holder: Holder, facts: Own, settings: Mapping[str, str], own: Mapping[str, Own]) -> str:
-    """The `server` subject that this process belongs to: by pid, by port, or the only one of its engine."""
+    """The `server` subject that this process belongs to: by pid, by port, or the only one of its engine; one that tells its cache first."""
     servers = {s: f for s, f in own.items() if family_of(s) == "server" and (f.get("engine") or f.get("url"))}
     pids = (facts.get("launched_by"), facts.get("pid"))
-    for subject, f in servers.items():
-        if f.get("pid") is not None and f.get("pid") in pids:
-            return subject
     port = next((v for k, v in settings.items() if k.endswith((".port", ".server_port"))), _PORTS.get(holder.engine, ""))
-    for subject, f in servers.items():
-        if port and (str(f.get("port") or "") == port or str(f.get("url") or "").rstrip("/").endswith(f":{port}")):
-            return subject
+    mine = [s for s, f in servers.items() if f.get("pid") is not None and f.get("pid") in pids]
+    mine += [
+        s for s, f in servers.items()
+        if port and s not in mine and (str(f.get("port") or "") == port or str(f.get("url") or "").rstrip("/").endswith(f":{port}"))
+    ]  # fmt: skip
     same = [s for s, f in servers.items() if f.get("engine") == holder.engine]
-    return same[0] if len(same) == 1 else ""
+    mine += same if not mine and len(same) == 1 else []
+    return next((s for s in mine if "kv_tokens" in servers[s] or "kv_usage_pct" in servers[s]), mine[0] if mine else "")
 
 
 def _list(value: Value) -> list[str]:

@@ -15,25 +15,21 @@ Found = list[tuple[int, int, int]]
 
 
 class Sieve:
-    """The fixed texts of rows. With a `sample` of a log it takes 0.1 s to make and half the time to look."""
+    """The fixed texts of rows. A table of 40 MB (`Implementation.DFA`) would be no faster on logs, and take 0.1 s to make."""
 
-    def __init__(self, rows: Iterable[tuple[int, Literals]], sample: bytes = b"") -> None:
+    def __init__(self, rows: Iterable[tuple[int, Literals]]) -> None:
         import ahocorasick_rs
 
         wanted: dict[str, list[tuple[int, Any]]] = {}
         for row, fixed in rows:
             for text, also in fixed:
-                if sample and len(text) > _LOOKED_FOR:
-                    part = _part(text, sample)
-                    text, also = part, also if part == text else ((text,), *also)
                 wanted.setdefault(text, []).append((row, also))
         self._of = list(wanted.values())
         self.made: list[Owners | None] = [None] * len(wanted)
         self.direct: dict[int, int] = {}
         """Texts that only one row of facts has, at the beginning of each of its matches; filled by `Adapted`."""
-        kind = ahocorasick_rs.Implementation.DFA if sample else None
         texts = [text.encode("utf-8", "surrogatepass") for text in wanted]
-        self._automaton = ahocorasick_rs.BytesAhoCorasick(texts, implementation=kind) if wanted else None
+        self._automaton = ahocorasick_rs.BytesAhoCorasick(texts) if wanted else None
 
     def find(self, data: bytes) -> Found:
         """Every place of every text."""
@@ -49,16 +45,6 @@ class Sieve:
                 for row, also in self._of[text]
             ]
         return made
-
-
-_LOOKED_FOR = 20
-"""Letters of a text that are looked for, the whole then only where they are: with all 75,000 letters the quick table takes 52 MB."""
-
-
-def _part(text: str, sample: bytes) -> str:
-    """The beginning or the end of a text, whichever is not in a sample, else all of it."""
-    parts = text[:_LOOKED_FOR], text[-_LOOKED_FOR:]
-    return next((part for part in parts if part.encode("utf-8", "surrogatepass") not in sample), text)
 
 
 FIRST = 1 << 19
@@ -89,7 +75,7 @@ class Adapted:
         if self._size < self._due:
             return False
         self._due = min(4 * self._due, self._due + (128 << 20))
-        if len(found) < BUSY and self._size < _LONG:
+        if len(found) < BUSY:
             return False
         busy: Counter[int] = Counter()
         for text, times in Counter(text for text, _, _ in found).items():
@@ -111,9 +97,7 @@ class Adapted:
             now = rarest(self._rows[row].pattern, lambda text: sample.count(text.encode("utf-8", "surrogatepass")), shortest=2)
             if now and sum(sample.count(text.encode()) for text, _ in now) * 2 * len(data) < times * len(sample):
                 self._chosen[row] = now
-        self.sieve = Sieve(())  # two tables at once would be the peak of memory
-        wanted = ((row, texts) for row, texts in enumerate(self._chosen) if texts)
-        self.sieve = Sieve(wanted, sample if self._size > _LONG // 2 else b"")
+        self.sieve = Sieve((row, texts) for row, texts in enumerate(self._chosen) if texts)
         for text in range(len(self.sieve.made)) if self._direct else ():
             owners = self.sieve.owners(text)
             if len(owners) == 1 and owners[0][0] in self._direct:
@@ -128,12 +112,11 @@ def _begins(pattern: str) -> Literals:
     plain = pattern.isascii() and not any(sign in pattern.replace("(?P<", "") for sign in odd)
     if not plain or any(lead for _, lead in known):
         return ()
-    return tuple((text, ()) for text in dict.fromkeys(text[:_LOOKED_FOR] for text, _ in known))
+    return tuple((text, ()) for text, _ in known)
 
 
 _OFTEN = 40
 """Times that a text of a row of facts comes in a piece from which on its lines are not looked at one by one."""
-_LONG = 8 << 20
 _MANY = 200
 
 

@@ -6,10 +6,11 @@ where memory goes can be told later and elsewhere (`plan.decompose`).
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from dstune.model import Document, Evidence, Fact, Value, family_of
 from dstune.probes import model_shape
@@ -114,10 +115,22 @@ def _settings(head: Process) -> dict[str, Value]:
     for fact in items:
         if isinstance(fact, Fact) and fact.subject in FAMILIES and fact.value not in (None, ""):
             found.setdefault(f"{fact.subject}.{fact.name}", fact.value)
+    if "llama_cpp.server" in head.argv:
+        found = {**_LLAMA_CPP_PYTHON, **found, **_underscored(head.argv)}
     folder = os.path.dirname(script)
     if script and os.path.isfile(os.path.join(folder, "chat", "settings.py")):
         found = {**_generated(text_of(os.path.join(folder, "config.yaml")) or ""), **found}
     return found
+
+
+_LLAMA_CPP_PYTHON: dict[str, Value] = {"llamacpp.ctx_size": 2048, "llamacpp.n_gpu_layers": 0}
+"""Its own defaults (llama_cpp/server/settings.py): llama-server has others."""
+
+
+def _underscored(words: Sequence[str]) -> dict[str, Value]:
+    """Settings under the names that llama-cpp-python's server has for them."""
+    names = {"--n_ctx": "llamacpp.ctx_size", "--n_batch": "llamacpp.ubatch_size"}
+    return {names[a]: int(b) for a, b in itertools.pairwise(words) if a in names and b.isdigit()}
 
 
 def _script(head: Process) -> str:
@@ -163,6 +176,6 @@ def _version(head: Process, package: str) -> str:
         for lib in listing(os.path.join(home, "lib")):
             for kind in ("site-packages", "dist-packages"):
                 for name in listing(os.path.join(home, "lib", lib, kind)) if lib.startswith("python3") else ():
-                    if match := re.fullmatch(rf"{package}-(\d[\w.+]*)\.dist-info", name, re.I):
+                    if match := re.fullmatch(rf"{package.replace('-', '[-_]')}-(\d[\w.+]*)\.dist-info", name, re.I):
                         return match[1]
     return ""

@@ -357,3 +357,31 @@ def test_doctor_tells_it(start: Callable[..., subprocess.Popen[bytes]], model: P
     assert "的显存去向" in text
     assert "KV 缓存（预留）" in text
     assert "其余" in text
+
+
+def test_server_of_llama_cpp_python_has_defaults_of_its_own(
+    start: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    """Its flags have underscores; without -ngl nothing is on the card, and the context is 2,048."""
+    package = tmp_path / "llama_cpp" / "server"
+    package.mkdir(parents=True)
+    (tmp_path / "llama_cpp" / "__init__.py").touch()
+    (package / "__init__.py").touch()
+    (package / "__main__.py").write_text(SLEEP)
+    gguf(tmp_path / "r1.gguf")
+
+    def holder(*words: str) -> Holder:
+        child = subprocess.Popen([sys.executable, "-m", "llama_cpp.server", "--model", "r1.gguf", *words], cwd=tmp_path)
+        try:
+            end = time.monotonic() + 10
+            while "r1.gguf" not in Process(child.pid).argv:
+                assert time.monotonic() < end
+                time.sleep(0.01)
+            return only(evidence((child.pid, 2000)))
+        finally:
+            child.kill()
+            child.wait()
+
+    assert holder().of("weights") == 0
+    assert holder("--n_gpu_layers", "-1").of("kv") == pytest.approx(2048 * 28672 / 2**20)
+    assert holder("--n_gpu_layers", "-1", "--n_ctx", "4096").of("kv") == pytest.approx(4096 * 28672 / 2**20)

@@ -34,6 +34,8 @@ _ENGINES = {
     "vllm": "vllm", "sglang": "sglang", "llama.cpp": "llama.cpp", "llama-cpp-python": "llama.cpp", "ollama": "llama.cpp",
     "transformers": "transformers", "gradio": "transformers", "streamlit": "transformers",
 }  # fmt: skip
+_WRAPPING = ("llama-cpp-python", "ollama")
+"""Servers whose version is not that of the engine inside."""
 _LONG = 8192
 """Tokens of a prompt that a transformers server may have had to answer: the upper end of what its requests have taken so far."""
 
@@ -139,8 +141,9 @@ def _holder(subject: str, facts: Own, card: str, own: Mapping[str, Own]) -> Hold
         return replace(base, why=say(f"no memory model for {said}", f"没有 {said} 的显存模型"))
     server = _server(base, facts, settings, own)
     answers = own.get(server, {})
-    version = base.version or (str(answers.get("version") or "") if answers.get("engine") == said else "")
-    base = replace(base, version=version, model=base.model or _served(answers))
+    version = base.version or (str(answers.get("version") or "") if answers.get("engine") == said == engine else "")
+    shown = f"{engine} {version}" if said != engine and version and said not in _WRAPPING else version
+    base = replace(base, version=shown, model=base.model or _served(answers))
     if base.mib is None:
         return replace(base, why=say("the driver does not say how much it holds", "驱动不提供该进程的显存占用"))
     try:
@@ -152,7 +155,7 @@ def _holder(subject: str, facts: Own, card: str, own: Mapping[str, Own]) -> Hold
     reserved = _number(own.get(card, {}).get("memory_reserved_mib"))
     visible = slice_of(facts, own.get(card, {})) or (total - reserved if total and reserved else 0.0)
     try:
-        ask, assumed = _ask(engine, version, spec, board, share, visible, settings, facts, answers)
+        ask, assumed = _ask(engine, "" if said in _WRAPPING else version, spec, board, share, visible, settings, facts, answers)
         return _parts(replace(base, assumed=assumed, guessed=not settings), ask, facts, server, own)
     except (DstuneError, ValueError, ArithmeticError, KeyError) as error:
         return replace(base, why=getattr(error, "what", "") or f"{type(error).__name__}: {error}")

@@ -17,8 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from dstune.catalog import gpus, models
 from dstune.plan.ask import Ask
@@ -26,6 +25,7 @@ from dstune.plan.simulate import simulate
 from dstune.plan.simulate_load import percentile
 from dstune.plan.simulate_steps import limits, step_cost
 
+ROOT = Path(__file__).parents[1]
 FIGURES = ("output_tok_s", "p50_ttft_ms", "p95_ttft_ms", "p50_tpot_ms", "p95_tpot_ms", "p50_itl_ms")
 
 
@@ -61,6 +61,16 @@ def predict(row: dict[str, Any], card: str, seed: int) -> dict[str, float]:
     }
 
 
+def capacity(rates: dict[float, float], limit_ms: float) -> float:
+    """The highest rate of a sweep up to which the p95 of the first token stays under a limit; 0 for none."""
+    held = 0.0
+    for rate in sorted(rates):
+        if rates[rate] > limit_ms:
+            break
+        held = rate
+    return held
+
+
 def main() -> int:
     """Prints every row and the errors by figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -69,12 +79,16 @@ def main() -> int:
     o = parser.parse_args()
     data = json.loads(Path(o.file).read_text(encoding="utf-8"))
     errors: dict[str, list[float]] = {k: [] for k in FIGURES}
+    sweeps: dict[str, tuple[dict[float, float], dict[float, float]]] = {}
     print("| model | test | requests/s | " + " | ".join(FIGURES) + " |\n|---|---|---|" + "---|" * len(FIGURES))
     for row in data["rows"]:
         drawn = [predict(row, data["card"], seed) for seed in range(1, o.seeds + 1)]
         said = {k: statistics.median(d[k] for d in drawn) for k in FIGURES}
         for k in FIGURES:
             errors[k].append(abs(said[k] / row[k] - 1))
+        if "rate-sweep" in row["test"]:
+            ours, theirs = sweeps.setdefault(row["model"], ({}, {}))
+            ours[row["rate"]], theirs[row["rate"]] = said["p95_ttft_ms"], row["p95_ttft_ms"]
         cells = " | ".join(f"{said[k]:.4g} for {row[k]:.4g}" for k in FIGURES)
         print(f"| {row['model'].split('/')[-1]} | {row['test']} | {row['rate']:g} | {cells} |")
     print("\n| figure | rows | median | p90 | worst |\n|---|---|---|---|---|")
@@ -83,6 +97,11 @@ def main() -> int:
         print(
             f"| {k} | {len(ordered)} | {100 * percentile(ordered, 0.5):.0f} % | {100 * percentile(ordered, 0.9):.0f} % | {100 * ordered[-1]:.0f} % |"
         )
+    print("\nrequests/s that hold, by the limit of the p95 of the first token (steps of the sweep; predicted for measured):")
+    print("| model | 2 s | 5 s | 10 s |\n|---|---|---|---|")
+    for model, (ours, theirs) in sweeps.items():
+        cells = " | ".join(f"{capacity(ours, limit):g} for {capacity(theirs, limit):g}" for limit in (2000, 5000, 10000))
+        print(f"| {model.split('/')[-1]} | {cells} |")
     return 0
 
 

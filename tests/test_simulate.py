@@ -4,6 +4,7 @@ import json
 import random
 import time
 from collections import deque
+from importlib.util import module_from_spec, spec_from_file_location
 from itertools import accumulate, pairwise
 from pathlib import Path
 from statistics import fmean, median, stdev
@@ -341,6 +342,26 @@ def test_loads_that_a_real_server_was_given(name: str, limit: float) -> None:
     assert len(rate) == 3
     assert median(rate) < 0.05
     assert median(first) < limit, first
+
+
+def test_loads_on_a_gpu_that_others_measured() -> None:
+    """Qwen3.5-4B on a GB10 at 0.1 to 1.0 requests/s, from model, card and settings alone (benchmarks/simulate_published.py has all 40 rows)."""
+    place = Path(__file__).parents[1] / "benchmarks/simulate_published.py"
+    told = spec_from_file_location("simulate_published", place)
+    assert told is not None
+    assert told.loader is not None
+    published = module_from_spec(told)
+    told.loader.exec_module(published)
+    rows = [
+        r
+        for r in json.loads((RECORD.parent / "published-loads-gb10.json").read_text(encoding="utf-8"))["rows"]
+        if "3.5-4B" in r["model"]
+    ]
+    assert len(rows) == 8
+    drawn = [[published.predict(row, "GB10", seed) for seed in (1, 2, 3)] for row in rows]
+    said = [{k: median(d[k] for d in each) for k in published.FIGURES} for each in drawn]
+    for key, limit in (("output_tok_s", 0.12), ("p50_tpot_ms", 0.20), ("p50_ttft_ms", 0.30), ("p95_ttft_ms", 0.35)):
+        assert median(abs(s[key] / r[key] - 1) for s, r in zip(said, rows, strict=True)) < limit, key
 
 
 def test_a_million_requests_take_less_than_a_minute_of_one_core() -> None:

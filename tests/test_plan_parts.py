@@ -73,16 +73,16 @@ def test_slack_is_never_negative_beyond_rounding_and_grows_with_eager_scores():
 
 
 @pytest.mark.parametrize(
-    ("name", "median", "within"),
-    [("h200.json", 0.01, 0.85), ("h200-shapes.json", 0.015, 0.93), ("h200-repeat.json", 0.03, 0.95)],
+    ("name", "median", "worst"), [("h200.json", 0.01, 0.05), ("h200-shapes.json", 0.015, 0.1), ("h200-repeat.json", 0.02, 0.05)]
 )
-def test_memory_in_nvml_on_our_card(name, median, within):
+def test_memory_in_nvml_on_our_card(name, median, worst):
     rows = json.loads((root() / "measurements" / name).read_text(encoding="utf-8"))["measurements"]
     errors = sorted(
         abs(predictions(ask_of(r))["peak_vram_gib"].value / r["value"] - 1) for r in rows if r["metric"] == "peak_vram_gib"
     )
     assert errors[len(errors) // 2] <= median
-    assert sum(e <= 0.05 for e in errors) / len(errors) >= within
+    assert errors[-1] <= worst
+    assert sum(e > 0.05 for e in errors) <= 2
 
 
 # launches

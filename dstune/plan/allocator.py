@@ -2,7 +2,9 @@
 
 Sizes in bytes. Rules of c10/cuda/CUDACachingAllocator.cpp (torch 2.1 to 2.11): sizes round up to 512 B; requests above 1 MiB are served by
 the smallest free block that holds them, cut where more than 1 MiB is left; without one a segment is taken from the driver, 20 MiB for
-less than 10 MiB, else a multiple of 2 MiB. Freed neighbours merge; segments are never given back. Smaller requests do not count here.
+less than 10 MiB, else a multiple of 2 MiB. Of equal blocks the lowest address is taken. Which segment lies lowest is the driver's; taking the
+newest agrees with 126 readings to 10 % at worst, the oldest misses eager attention by up to 23 %. Freed neighbours merge; segments are never
+given back. Smaller requests do not count here.
 
 The order of tensors is that of transformers' Llama and Qwen layers (checked on four models, measurements/h200*.json).
 """
@@ -19,7 +21,7 @@ Handle = tuple[int, int, int] | None
 
 @dataclass(slots=True)
 class Allocator:
-    """Segments as {start: [size, free]}, free blocks sorted by size; `live`, `peak` and `reserved` in bytes."""
+    """Segments as {start: [size, free]}; free blocks as (size, -segment, start), sorted; `live`, `peak` and `reserved` in bytes."""
 
     segments: list[dict[int, list[int]]] = field(default_factory=list)
     free: list[tuple[int, int, int]] = field(default_factory=list)
@@ -34,9 +36,10 @@ class Allocator:
             return None
         self.live += need
         self.peak = max(self.peak, self.live)
-        at = bisect.bisect_left(self.free, (need, -1, -1))
+        at = bisect.bisect_left(self.free, (need,))
         if at < len(self.free):
-            have, segment, start = self.free.pop(at)
+            have, order, start = self.free.pop(at)
+            segment = -order
         else:
             have, segment, start = (20 * MIB if need < 10 * MIB else -(-need // (2 * MIB)) * 2 * MIB), len(self.segments), 0
             self.segments.append({})
@@ -46,7 +49,7 @@ class Allocator:
         blocks[start] = [need if rest > MIB else have, 0]
         if rest > MIB:
             blocks[start + need] = [rest, 1]
-            bisect.insort(self.free, (rest, segment, start + need))
+            bisect.insort(self.free, (rest, -segment, start + need))
         return segment, start, need
 
     def give(self, *handles: Handle) -> None:
@@ -60,17 +63,17 @@ class Allocator:
             size = blocks[start][0]
             after = blocks.get(start + size)
             if after and after[1]:
-                self.free.remove((after[0], segment, start + size))
+                self.free.remove((after[0], -segment, start + size))
                 del blocks[start + size]
                 size += after[0]
             before = next((p for p, (length, free) in blocks.items() if free and p + length == start), None)
             if before is not None:
-                self.free.remove((blocks[before][0], segment, before))
+                self.free.remove((blocks[before][0], -segment, before))
                 size += blocks[before][0]
                 del blocks[start]
                 start = before
             blocks[start] = [size, 1]
-            bisect.insort(self.free, (size, segment, start))
+            bisect.insort(self.free, (size, -segment, start))
 
 
 @dataclass(frozen=True, slots=True)

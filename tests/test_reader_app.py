@@ -90,6 +90,7 @@ def test_every_app_fact_can_be_emitted() -> None:
 FRAGMENTS = {
     'model = AutoModelForCausalLM.from_pretrained("m")\nout = model.generate(**inputs, max_length=1024)\n': "max_length_alone",
     'import gradio as gr\nbox = gr.Textbox().style(container=False)\n': "gradio_removed_argument",
+    'import gradio as gr\ngr.Interface(fn=f, inputs=["text", "state"], outputs=["text"])\n': "gradio_lone_state",
     'pipe.generate(prompt)      # no limit\n': "generate_without_limit",
     'def step(x):\n    return model(x)            # no torch.no_grad\n': "forward_without_no_grad",
     'conv.append(question); conv.append(answer)\n': "history_grows",

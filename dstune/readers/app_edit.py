@@ -23,6 +23,7 @@ ROOMS = (
     "system",
     "workers",
     "guard",
+    "state",
 )
 Change = Callable[[Any, Context], Any]
 """(program, context) → the edited module, or None where it does not apply or cannot be done safely."""

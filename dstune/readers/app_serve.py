@@ -37,6 +37,7 @@ def smells(seen: Seen) -> Iterator[Fact]:
     yield from _handlers(seen)
     yield from _concurrency(seen)
     yield from _page(seen)
+    yield from _states(seen)
 
 
 @cache
@@ -279,6 +280,27 @@ def _concurrency(seen: Seen) -> Iterator[Fact]:
     if where == "unknown" and sum(bool(line.strip()) for line in seen.source.lines) <= 15 and _torn_out(seen, events):
         where = "fragment"
     yield seen.smell("gradio_one_at_a_time", at, where)
+
+
+def _states(seen: Seen) -> Iterator[Fact]:
+    """`gr.Interface` with a State on one side alone. Sides that are no list written here are not judged."""
+    for call in seen.index.calls():
+        if call.via or call.name not in ("gradio.Interface", "gr.Interface"):
+            continue
+        placed = dict(zip(("fn", "inputs", "outputs"), call.node.args, strict=False))
+        sides = [call.keywords.get(name, placed.get(name)) for name in ("inputs", "outputs")]
+        held = [s.elts if isinstance(s, ast.List | ast.Tuple) else [s] for s in sides if s is not None]
+        if len(held) != 2 or not all(isinstance(e, ast.Call | ast.Constant) for side in held for e in side):
+            continue
+        counts = [sum(_state(seen, e) for e in side) for side in held]
+        if sorted(map(bool, counts)) == [False, True]:
+            yield seen.smell("gradio_lone_state", call.node, "inputs" if counts[0] else "outputs")
+
+
+def _state(seen: Seen, node: ast.expr) -> bool:
+    if isinstance(node, ast.Constant):
+        return node.value == "state"
+    return isinstance(node, ast.Call) and seen.index.dotted(node.func) in ("gradio.State", "gr.State")
 
 
 def _page(seen: Seen) -> Iterator[Fact]:

@@ -22,6 +22,10 @@ class Claim:
     rising: bool = False
     """More is better."""
     floor: float = 0.0
+    noise: float = 0.0
+    """What is known of the relative deviation of one run; 0: `SINGLE_RUN_NOISE` / 2."""
+    equal_work: bool = False
+    """Says something only where answers are as long on both sides."""
     count: bool = False
     """Counts things that must not happen at all: where none did before, one is worse."""
 
@@ -58,26 +62,26 @@ CLAIMS: tuple[Claim, ...] = (
     Claim("serves", _at("serves"), rising=True),
     Claim("first text, alone", _at("alone", "first_text_ms", "p50"), floor=TIME_FLOOR_MS),
     Claim("itl_ms, alone", _gap("p50", "alone"), floor=TIME_FLOOR_MS),
-    Claim("e2e_ms, alone", _at("alone", "e2e_ms", "p50"), floor=TIME_FLOOR_MS),
+    Claim("e2e_ms, alone", _at("alone", "e2e_ms", "p50"), floor=TIME_FLOOR_MS, equal_work=True),
     Claim("tok_s, alone", _at("alone", "output_tok_s"), rising=True),
     Claim("second's wait", _at("pair", "second_wait_ms"), floor=TIME_FLOOR_MS),
     Claim("first text p50", _at("first_text_ms", "p50"), floor=TIME_FLOOR_MS),
     Claim("first text p95", _at("first_text_ms", "p95"), floor=TIME_FLOOR_MS),
     Claim("output_tok_s", _at("output_tok_s"), rising=True),
     Claim("output_char_s", lambda o: None if o.get("output_tok_s") is not None else o.get("output_char_s"), rising=True),
-    Claim("request_s", _at("request_s"), rising=True),
+    Claim("request_s", _at("request_s"), rising=True, equal_work=True),
     Claim("ttft_ms p50", lambda o: None if "alone" in o else _at("ttft_ms", "p50")(o), floor=TIME_FLOOR_MS),
     Claim("ttft_ms p95", lambda o: None if "alone" in o else _at("ttft_ms", "p95")(o), floor=TIME_FLOOR_MS),
     Claim("itl_ms p50", _gap("p50"), floor=TIME_FLOOR_MS),
     Claim("itl_ms p95", _gap("p95"), floor=TIME_FLOOR_MS),
-    Claim("e2e_ms p95", _at("e2e_ms", "p95"), floor=TIME_FLOOR_MS),
+    Claim("e2e_ms p95", _at("e2e_ms", "p95"), floor=TIME_FLOOR_MS, equal_work=True),
     Claim("failed", lambda o: o["failed_all"] if "failed_all" in o else o["requests"]["failed"], count=True),
     Claim("unseen", _at("unseen"), count=True),
     Claim("faulty texts", _at("faults"), count=True),
     Claim("echoed questions", _at("echoes"), count=True),
-    Claim("memory RSS MiB", _at("memory", "rss_mib"), floor=MEMORY_FLOOR_MIB),
-    Claim("memory RSS MiB, loading", _at("memory", "start_rss_mib"), floor=MEMORY_FLOOR_MIB),
-    Claim("memory GPU MiB", _at("memory", "gpu_mib"), floor=MEMORY_FLOOR_MIB),
+    Claim("memory RSS MiB", _at("memory", "rss_mib"), floor=MEMORY_FLOOR_MIB, noise=0.01),
+    Claim("memory RSS MiB, loading", _at("memory", "start_rss_mib"), floor=MEMORY_FLOOR_MIB, noise=0.01),
+    Claim("memory GPU MiB", _at("memory", "gpu_mib"), floor=MEMORY_FLOOR_MIB, noise=0.01),
 )
 _BY_NAME = {c.name: c for c in CLAIMS}
 SINGLE_RUN_NOISE = 0.10
@@ -96,7 +100,10 @@ better or worse by chance, and about so many are compared."""
 def compare(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -> list[Verdict]:
     """A verdict per figure that both have. `met`: not worse than the noise allows. `spread` is the half-width of the noise band."""
     out = []
+    equal = _as_long(before, after)
     for claim in CLAIMS:
+        if claim.equal_work and not equal:
+            continue
         a, b = ([float(v) for o in runs if (v := claim.value(o)) is not None] for runs in (before, after))
         if not a or not b:
             continue
@@ -107,11 +114,20 @@ def compare(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -
     return out
 
 
+def _as_long(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -> bool:
+    """Whether answers have the same length on both sides, within `SAME`; True where runs do not tell."""
+    a, b = ([float(v) for o in runs if (v := o.get("length")) is not None] for runs in (before, after))
+    if not a or not b:
+        return True
+    low, high = sorted((statistics.fmean(a), statistics.fmean(b)))
+    return high - low <= SAME * high
+
+
 def band(a: Sequence[float], b: Sequence[float], claim: Claim) -> float:
     """Half-width of the noise of the difference of two means; at least `SAME` of the larger and the claim's floor."""
     if claim.count and not any(a):
         return 0.0
-    error = math.hypot(_error(a), _error(b))
+    error = math.hypot(*(_error(v, claim.noise or SINGLE_RUN_NOISE / 2) for v in (a, b)))
     if min(len(a), len(b)) < 2:
         wide = 2.0 * error
     else:
@@ -122,11 +138,11 @@ def band(a: Sequence[float], b: Sequence[float], claim: Claim) -> float:
     return max(wide, SAME * max(abs(statistics.fmean(a)), abs(statistics.fmean(b))), claim.floor)
 
 
-def _error(values: Sequence[float]) -> float:
+def _error(values: Sequence[float], deviation: float) -> float:
     """Standard error of the mean. Two or three values say little about their spread: what is known of single runs counts as `PRIOR` more
     (a moderated t statistic: Smyth, Linear models and empirical Bayes methods, 2004)."""
     mean = statistics.fmean(values)
-    known = SINGLE_RUN_NOISE / 2 * mean
+    known = deviation * mean
     freedom = len(values) - 1
     variance = (PRIOR * known**2 + sum((v - mean) ** 2 for v in values)) / (PRIOR + freedom)
     return math.sqrt(variance / len(values))

@@ -187,7 +187,7 @@ def verified(before: Side, after: Side, bench: Bench, within_s: float) -> tuple[
         raise DstuneError(say("the two have no figure in common", "两侧没有可比较的数字"), "", "dstune bench URL -o run.json")
     texts = answers(bench.questions, a.answers, b.answers, a.held and b.held)
     told = head(
-        _facts(a), _facts(b), bench.clients, bench.requests, len(a.answers or b.answers), bench.tokens if bench.held else 0
+        _facts(a), _facts(b), bench.clients, bench.requests, len(a.trials or b.trials), bench.tokens if bench.held else 0
     )
     last = conclusion(verdicts, texts)
     report = replace(

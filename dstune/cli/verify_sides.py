@@ -15,7 +15,7 @@ from dstune.lang import say
 from dstune.load.detect import LOOPBACK, Server, detect
 from dstune.load.launch import Program, Running, interpreter
 from dstune.load.run import Live
-from dstune.load.verify import Bench, calls, door, measured
+from dstune.load.verify import Bench, calls, door, measured, warmed
 from dstune.model import Trial
 
 _STARTS = ("app.py", "main.py", "server.py", "launch.sh", "run.sh", "start.sh", "serve.sh")
@@ -208,8 +208,7 @@ def _passes(side: Side, bench: Bench, server: Server, log: str, watched: Watched
 
     server = door(server, dict(bench.headers))
     found = Measured(side, server=server)
-    if bench.warmup:
-        measured_warmup(server, bench, _tick(side.name, 0, bench.repeat))
+    ignores_eos = warmed(server, bench, _tick(side.name, 0, bench.repeat))
     for number in range(bench.repeat):
         if watched is not None and number:
             watched[0].begin()
@@ -218,7 +217,9 @@ def _passes(side: Side, bench: Bench, server: Server, log: str, watched: Watched
             watched[0].begin()
         beside = Beside(server.base, bench.headers, server.metrics)
         try:
-            trial, answers = measured(server, bench, log, beside.begin, _tick(side.name, number + 1, bench.repeat))
+            trial, answers = measured(
+                server, bench, number, log, ignores_eos, beside.begin, _tick(side.name, number + 1, bench.repeat)
+            )
         finally:
             seen = beside.end()
         if trial.outcome.get("interrupted"):
@@ -232,21 +233,12 @@ def _passes(side: Side, bench: Bench, server: Server, log: str, watched: Watched
         trial.settings["side"] = side.name
         found.trials.append(trial)
         found.outcomes.append(trial.outcome)
-        found.answers.append(answers)
+        if answers:
+            found.answers.append(answers)
     found.held = bench.held and (server.dialect != "gradio" or bool(calls(log)))
     found.per_process = watched is None or watched[1].per_process
     _drawn("")
     return found
-
-
-def measured_warmup(server: Server, bench: Bench, tick: Callable[[str, Live], None]) -> None:
-    """The first answers, which nobody counts: they compile, fill caches and touch every weight."""
-    from dstune.load.run import trial
-    from dstune.load.verify import options_of
-
-    options = options_of(server, bench)
-    one = replace(options, requests=bench.warmup, workload=replace(options.workload, concurrency=1))
-    trial(server, one, tick=lambda live: tick("1", live))
 
 
 def _tick(name: str, number: int, of: int) -> Callable[[str, Live], None]:

@@ -1,23 +1,28 @@
 """One side of `dstune verify`: the same questions, alone, in a pair and by several users, as figures and texts.
 
 A pass is a dict: the outcome of the load by several users (`load.stats.outcome`), and beside it `alone` (one user), `pair` (two users at
-the same moment), `first_text_ms` (when a user first saw text, whether it was streamed or came whole), `unseen` (who saw none within the
-patience), `output_char_s`, `faults`, `echoes` (answers that show the question again) and, from who starts it, `memory`. `compare` of dstune.verify reads these names.
+the same moment), `first_text_ms` (when a user first saw text, whether it was streamed or came whole), `length` (tokens or characters of an
+answer), `output_char_s`, `unseen` (who saw no text within the patience), `faults`, `echoes` (answers that show the question again) and, from who
+starts it, `memory`. `compare` of dstune.verify reads these names.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dstune.lang import say
 from dstune.load.answers import Reply
 from dstune.load.behaviour import DETECTORS
 from dstune.load.client import now
 from dstune.load.detect import Server, fetch
 from dstune.load.run import Live, Options, trial
-from dstune.load.stats import spread
+from dstune.load.shape import shape
+from dstune.load.stats import outcome, spread
 from dstune.load.workload import prompts
 from dstune.model import Trial, Workload, parse_json
 
@@ -80,68 +85,129 @@ def options_of(server: Server, bench: Bench) -> Options:
 
 
 Begin = Callable[[], None]
+SINGLE = 3
+"""Requests of one user whose speed is measured."""
+READ = 2
+"""Passes in which the answers are read: the first, and another that shows whether a side repeats itself."""
+
+
+def warmed(server: Server, bench: Bench, tick: Callable[[str, Live], None]) -> bool:
+    """The first answers, which nobody counts: they compile, fill caches and touch every weight. True where the server takes `ignore_eos`."""
+    one = replace(options_of(server, bench), requests=max(1, bench.warmup))
+    asks = bench.held and server.dialect != "gradio"
+    if asks:
+        _, replies = trial(
+            server, _fixed(replace(one, workload=replace(one.workload, concurrency=1))), tick=lambda live: tick("1", live)
+        )
+        if not any(r.error.startswith("http-4") for r in replies):
+            return True
+    if bench.warmup:
+        trial(server, replace(one, workload=replace(one.workload, concurrency=1)), tick=lambda live: tick("1", live))
+    return False
+
+
+def _fixed(options: Options) -> Options:
+    return replace(options, extra={**options.extra, "ignore_eos": True})
 
 
 def measured(
-    server: Server, bench: Bench, log: str = "", begin: Begin = lambda: None, tick: Callable[[str, Live], None] = lambda phase, live: None,
+    server: Server, bench: Bench, number: int = 0, log: str = "", ignores_eos: bool = False, begin: Begin = lambda: None,
+    tick: Callable[[str, Live], None] = lambda phase, live: None,
 ) -> tuple[Trial, list[str]]:  # fmt: skip
-    """One pass: its figures, and the answers to `Bench.questions` ("" for a failed one) without an echo of the question. `log` is the file of the start-up hook (recipes/scripts/verify), `begin` is called when the load by several users begins,
-    `tick` draws progress. Ctrl-C ends it: `outcome["interrupted"]`."""
+    """Pass `number`: its figures, and the answers to `Bench.questions` ("" for a failed one; empty after `READ` passes).
+
+    Questions are answered to their natural end first and read; then speed is measured with answers of one length, as far as the server
+    (`ignores_eos`) or the start-up hook sees to it. `log` is the hook's file (recipes/scripts/verify), `begin` is called when the load by several users
+    begins. Ctrl-C ends it: `outcome["interrupted"]`.
+    """
     options = options_of(server, bench)
     asked = bench.questions
-    single, alone = _phase(server, replace(options, warm=True, requests=len(asked)), 1, "1", tick, log)
-    answers, echoes = [], 0
-    for question, reply in zip(asked, single, strict=False):
-        text, echoed = bare(reply.reasoning + reply.text, question)
-        answers.append(text if reply.ok else "")
-        echoes += echoed
-    two, pair = _phase(server, replace(options, warm=True, requests=2), 2, "2", tick, log)
-    begun = now()
-    load, replies = trial(server, options, tick=lambda live: tick(str(bench.clients), live), go=begin)
-    found = load.outcome
-    waits = [r.ttft for r in replies if r.ok and r.ttft is not None]
-    _counted(found, log, begun, now())
+    answers: list[str] = []
+    seen: list[Reply] = []
+    interrupted = False
+    found: dict[str, Any] = {}
+    if number < READ:
+        replies, part = _phase(server, replace(options, warm=True, requests=len(asked)), asked, 1, tick, log)
+        texts = [bare(r.reasoning + r.text, q) for q, r in zip(asked, replies, strict=False)]
+        answers = [t if r.ok else "" for (t, _), r in zip(texts, replies, strict=False)]
+        found |= {
+            "faults": sum(faulty(t) for t, r in zip(answers, replies, strict=False) if r.ok or r.error == "empty"),
+            "echoes": sum(e for _, e in texts),
+            "read": part,
+        }
+        interrupted = bool(part.get("interrupted"))
+        seen += [r for r in replies if r.error != "empty"]
+    if ignores_eos:
+        options = _fixed(options)
+    with _one_length(log):
+        one, alone = _phase(server, replace(options, requests=SINGLE), asked, 1, tick, log)
+        two, pair = _phase(server, replace(options, warm=True, requests=2), asked, 2, tick, log)
+        load, many, whole = _trial(server, options, asked, bench.clients, tick, log, begin)
+    waits = _seen(two)
+    seen += [*one, *two, *many]
+    words = {r.error: r.detail for r in seen if r.error and r.detail}
     found |= {
         "alone": alone,
-        "pair": {**pair, "second_wait_ms": round(1e3 * max(w), 3) if (w := _seen(two)) and len(w) == 2 else None},
-        "first_text_ms": spread(waits),
-        "unseen": sum(_unseen(r, bench.patience_s) for r in [*single, *two, *replies]),
-        "failed_all": sum(not r.ok for r in [*single, *two, *replies]),
-        "asked": len(single) + len(two) + len(replies),
-        "output_char_s": _char_rate(replies, asked, found["duration_s"]),
-        "faults": sum(reply.ok and faulty(text) for reply, text in zip(single, answers, strict=False)),
-        "echoes": echoes,
+        "pair": {**pair, "second_wait_ms": round(1e3 * max(waits), 3) if len(waits) == 2 else None},
+        "unseen": sum(_unseen(r, bench.patience_s) for r in seen),
+        "failed_all": sum(not r.ok for r in seen),
+        "error_words": {**words, **whole["error_words"]},
     }  # fmt: skip
-    words = {r.error: r.detail for r in [*single, *two] if r.error and r.detail}
-    found["error_words"] = words | found["error_words"]
-    if any(p.get("interrupted") for p in (alone, pair)):
+    if interrupted or any(p.get("interrupted") for p in (alone, pair, load.outcome)):
         found["interrupted"] = True
-    return load, answers
+    return Trial(load.workload, load.settings, whole | found), answers
+
+
+@contextlib.contextmanager
+def _one_length(log: str) -> Iterator[None]:
+    """The start-up hook lets no answer end early while this file is there."""
+    if log:
+        with open(f"{log}.fixed", "w", encoding="utf-8"):
+            pass
+    try:
+        yield
+    finally:
+        if log:
+            with contextlib.suppress(OSError):
+                os.unlink(f"{log}.fixed")
+
+
+def _trial(
+    server: Server, options: Options, asked: Sequence[str], clients: int, tick: Callable[[str, Live], None], log: str, begin: Begin | None = None
+) -> tuple[Trial, list[Reply], dict[str, Any]]:  # fmt: skip
+    """One load: the trial, its replies, and its figures where an answer that holds nothing but the question is a failure."""
+    begun = now()
+    work = replace(options.workload, concurrency=clients)
+    done, replies = trial(server, replace(options, workload=work), tick=lambda live: tick(str(clients), live), go=begin)
+    length = 0
+    for reply in replies:
+        text = reply.reasoning + reply.text
+        question = next((q for q in asked if q in text[: len(q) + 200]), "")
+        rest = bare(text, question)[0] if question else text.strip()
+        if reply.ok and not rest:
+            reply.error, reply.detail = "empty", say("nothing but the question", "只有问题本身")
+        length += len(rest) if reply.ok else 0
+    o = done.outcome
+    figures = o | outcome(replies, work, {"cpu_s": o["client_cpu_s"], "connections": o["connections"]}) | shape(replies)
+    good = figures["requests"]["ok"]
+    _counted(figures, log, begun, now())
+    figures["output_char_s"] = round(length / figures["duration_s"], 1) if length and figures["duration_s"] else None
+    by_token = figures["output_tok_s"] is not None and figures["output_tokens"]
+    figures["length"] = round((figures["output_tokens"] if by_token else length) / good, 2) if good else None
+    figures["first_text_ms"] = spread(_seen(replies))
+    return done, replies, figures
 
 
 def _phase(
-    server: Server, options: Options, clients: int, name: str, tick: Callable[[str, Live], None], log: str
+    server: Server, options: Options, asked: Sequence[str], clients: int, tick: Callable[[str, Live], None], log: str
 ) -> tuple[list[Reply], dict[str, Any]]:
     """The replies of a small load, and what is kept of its figures."""
-    begun = now()
-    work = replace(options.workload, concurrency=clients)
-    done, replies = trial(server, replace(options, workload=work), tick=lambda live: tick(name, live))
-    o = done.outcome
-    _counted(o, log, begun, now())
+    _, replies, o = _trial(server, options, asked, clients, tick, log)
     kept = (
-        "requests",
-        "itl_ms",
-        "e2e_ms",
-        "output_tokens",
-        "output_tok_s",
-        "tokens_counted_by",
-        "duration_s",
-        "errors",
-        "interrupted",
-    )
-    figures = {k: o[k] for k in kept if k in o}
-    figures["first_text_ms"] = spread(_seen(replies))
-    return replies, figures
+        "requests", "first_text_ms", "itl_ms", "e2e_ms", "output_tokens", "output_tok_s", "output_char_s", "tokens_counted_by", "length",
+        "duration_s", "errors", "interrupted",
+    )  # fmt: skip
+    return replies, {k: o[k] for k in kept if k in o}
 
 
 def _seen(replies: Sequence[Reply]) -> list[float]:
@@ -188,12 +254,3 @@ def bare(text: str, question: str) -> tuple[str, bool]:
 def faulty(text: str) -> bool:
     """Whether an answer is empty, runs away or is damaged."""
     return not text or any(detector(text) for detector in DETECTORS.values())
-
-
-def _char_rate(replies: Sequence[Reply], asked: Sequence[str], seconds: float) -> float | None:
-    total = 0
-    for reply in replies:
-        text = reply.reasoning + reply.text
-        question = next((q for q in asked if q in text[: len(q) + 200]), "")
-        total += len(bare(text, question)[0] if question else text) if reply.ok else 0
-    return round(total / seconds, 1) if total and seconds else None

@@ -61,7 +61,7 @@ def head(before: dict[str, Any], after: dict[str, Any], clients: int, requests: 
     out = [_side(before), _side(after)]
     if passes:
         held = (
-            say(f"at most {tokens} tokens, greedy", f"最多 {tokens} 个 token，贪心解码")
+            say(f"{tokens} tokens, greedy", f"{tokens} 个 token，贪心解码")
             if tokens
             else say("as the programs decode", "按程序自身解码")
         )

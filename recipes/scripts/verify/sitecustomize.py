@@ -1,7 +1,7 @@
 """What `dstune verify` puts at the start of a Python program that it measures (PYTHONPATH; no file of the program is touched).
 
 Two programs can be compared only when they do the same work. So `generate` of transformers decodes greedily and at most
-DSTUNE_VERIFY_TOKENS tokens, and Gradio listens on DSTUNE_VERIFY_PORT of this machine alone, without a public link. What was generated
+DSTUNE_VERIFY_TOKENS tokens (exactly so many while DSTUNE_VERIFY_LOG.fixed exists), and Gradio listens on DSTUNE_VERIFY_PORT of this machine alone, without a public link. What was generated
 is written to DSTUNE_VERIFY_LOG, a JSON object a line: times are `time.perf_counter`, one clock for all processes of the machine.
 Any Python from 3.8; nothing but the standard library; whatever fails here leaves the program as it is.
 """
@@ -45,6 +45,8 @@ def _held(bound, cap):
     if asked is None and whole is not None and length and whole > length:
         asked = whole - length
     extra["max_new_tokens"] = min(asked, cap) if asked else cap
+    if os.path.exists(os.environ["DSTUNE_VERIFY_LOG"] + ".fixed"):  # speed is measured now: all answers have the same length
+        extra["min_new_tokens"] = extra["max_new_tokens"]
     return ids, length
 
 

@@ -14,6 +14,8 @@ from dstune.report.plan import part_name
 
 _SHORTEST = 1.0
 """MiB below which a part is not worth a line."""
+STRANGERS = 3
+"""Processes of a card that are no model servers: so many have a line of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,10 @@ def memory_text(evidence: Evidence) -> str:
             f"{card.subject}（{card.name}）的显存去向：已用 {card.used:,.0f}，共 {card.total:,.0f} MiB",
         )
         out.append(paint(of, "bold"))
+        strangers = [h for h in card.holders if not h.engine]
         for h in card.holders:
+            if h in strangers[STRANGERS:]:
+                continue
             title = " ".join(filter(None, (h.engine, h.version, redact(h.model))))
             size = "?" if h.mib is None else f"{h.mib:,.0f} MiB"
             out.append(f"   pid {h.pid}  {title or redact(h.command)[:48]}: {size}" + ("" if h.parts else f" — {h.why}"))
@@ -119,6 +124,9 @@ def memory_text(evidence: Evidence) -> str:
                     f"估计 {h.estimate:,.0f}（{h.low:,.0f} … {h.high:,.0f}）MiB",
                 )
                 out.append(wrap(f"{band}: {rest_words(h)}" + "".join(f"; {a}" for a in h.assumed), "     "))
+        if more := strangers[STRANGERS:]:
+            name = say(f"{len(more)} more processes", f"另有 {len(more)} 个进程")
+            out.append(row(name, sum(h.mib or 0 for h in more)))
         if card.unlisted >= _SHORTEST:
             out.append(row(say("of no listed process", "不属于任何已列出的进程"), card.unlisted))
         out.append(row(say("free", "空闲"), max(0.0, card.total - card.used - (card.reserved or 0.0))))

@@ -88,6 +88,7 @@ def test_every_app_fact_can_be_emitted() -> None:
 
 
 FRAGMENTS = {
+    'from fastapi import FastAPI\napp = FastAPI()\nmodel = AutoModelForCausalLM.from_pretrained("m")\n@app.post("/chat")\ndef chat(q: str):\n    return tok.decode(model.generate(ids, max_new_tokens=9)[0])\n': "endpoint_returns_whole",
     'model = AutoModelForCausalLM.from_pretrained("m")\nout = model.generate(**inputs, max_length=1024)\n': "max_length_alone",
     'import gradio as gr\nbox = gr.Textbox().style(container=False)\n': "gradio_removed_argument",
     'import gradio as gr\ngr.Interface(fn=f, inputs=["text", "state"], outputs=["text"])\n': "gradio_lone_state",

@@ -16,6 +16,8 @@ from dstune.patch import Source, diff
 from dstune.readers.app_edit_context import Context
 
 AUTOMATIC = ("flag", "code", "install")
+ASKED = frozenset(("stream-endpoint",))
+"""Edits that add to a program's interface: only where the person asked for advice or for this cause."""
 ROUNDS = 6
 """Most rounds of diagnose and edit: an edit may bring a finding to light that another one hid; every round edits or is the last."""
 
@@ -128,7 +130,7 @@ def _remedy(
 
     changed, reason = False, ""
     for fix in finding.fixes:
-        if not automatic(fix):
+        if not automatic(fix) or (fix.edit in ASKED and not (wish.only or wish.advice)):
             continue
         if not _holds(fix, evidence, finding):
             reason = reason or say("whether it applies here is not known", "无法确定是否适用于此处")

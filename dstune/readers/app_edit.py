@@ -19,6 +19,7 @@ ROOMS = (
     "gradio",
     "load",
     "stream",
+    "endpoint",
     "chatbot",
     "system",
     "workers",

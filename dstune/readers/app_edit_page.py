@@ -39,8 +39,8 @@ def stream_page(program: Program) -> cst.Module | None:
     line = tree.statement(where.call)
     if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
         return None
-    around, rest = _following(tree, line)
-    answer = _decoded(program, where, line, rest)
+    around, rest = following(tree, line)
+    answer = decoded(program, where, line, rest)
     if answer is None:
         return None
     tail, name, after = answer
@@ -65,7 +65,7 @@ def stream_page(program: Program) -> cst.Module | None:
     return add_import(module, "from transformers import TextIteratorStreamer")
 
 
-def _following(tree: Tree, line: Any) -> tuple[Any, list[Any]]:
+def following(tree: Tree, line: Any) -> tuple[Any, list[Any]]:
     """(the statement that holds the line and nothing but guards, what follows in order)."""
     here, rest = line, []
     while True:
@@ -79,8 +79,13 @@ def _following(tree: Tree, line: Any) -> tuple[Any, list[Any]]:
         return here, rest
 
 
-def _decoded(program: Program, where: Site, line: Any, rest: list[Any]) -> tuple[Tail, str, list[Any]] | None:
-    """(tail with tokenizer and what goes, name of the text or "" where it is returned at once, statements after it)."""
+def decoded(
+    program: Program, where: Site, line: Any, rest: list[Any], anyhow: bool = False
+) -> tuple[Tail, str, list[Any]] | None:
+    """(tail with tokenizer and what goes, name of the text or "" where it is returned at once, statements after it).
+
+    `anyhow`: the decode may stand inside a larger expression, as the statement itself is not replaced.
+    """
     tree = program.tree
     small = line.body[0]
     if not isinstance(small, cst.Assign) or len(small.targets) != 1 or not slicing(small.value, where.call):
@@ -106,6 +111,8 @@ def _decoded(program: Program, where: Site, line: Any, rest: list[Any]) -> tuple
                 and isinstance(value.func, cst.Attribute)
                 and value.func.value is whole
             )
+            if anyhow:
+                return tail, "", rest[at:]
             if value is not whole and not stripped:
                 return None
             if isinstance(inner, cst.Return):
@@ -171,7 +178,7 @@ def _callers_write(tree: Tree, edits: Edits, st: str, function: cst.FunctionDef)
         small = line.body[0] if isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1 else None
         if not isinstance(small, cst.Assign) or small.value is not call or len(small.targets) != 1:
             return False
-        around, rest = _following(tree, line)
+        around, rest = following(tree, line)
         shown = _shown(tree, dotted(small.targets[0].target), rest, tree.code(call))
         if shown is None:
             return False

@@ -154,6 +154,8 @@ def _handlers(seen: Seen) -> Iterator[Fact]:
     generating = {g.call.node for g in seen.generations}
     for handler in seen.handlers:
         function = handler.function
+        if handler.kind == "http" and _answers_whole(seen, handler):
+            yield seen.smell("endpoint_returns_whole", function)
         if handler.kind not in ("gradio", "chat"):
             continue
         reach = seen.reach(function)
@@ -171,6 +173,22 @@ def _handlers(seen: Seen) -> Iterator[Fact]:
             yield seen.smell("handler_returns_whole", function)
         if seen.component(seen.output(handler)) == "Chatbot" and handler.kind == "gradio":
             yield from _chatbot(seen, function)
+
+
+def _answers_whole(seen: Seen, handler: Handler) -> bool:
+    """Whether a web route for chats generates by itself and answers when all is there, in a program that streams nowhere."""
+    names = [seen.index.dotted(n.func).rsplit(".", 1)[-1] for n in seen.index.nodes if isinstance(n, ast.Call)]
+    if {"StreamingResponse", "EventSourceResponse", "stream_with_context"} & set(names) or isinstance(
+        handler.function, ast.Lambda
+    ):
+        return False
+    paths = [c.value for c in ast.walk(handler.event) if isinstance(c, ast.Constant) and isinstance(c.value, str)]
+    if not any(re.search(r"(?i)chat|ask|answer|generat|complet|predict|qa$", p) for p in [handler.function.name, *paths]):
+        return False
+    return any(
+        g.how == "generate" and not g.call.via and "streamer" not in g.keywords and seen.within(g.call.node, handler.function)
+        for g in seen.generations
+    )
 
 
 def _streams(seen: Seen, handler: Handler) -> bool:

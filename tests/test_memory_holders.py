@@ -16,6 +16,7 @@ import pytest
 from dstune import serving
 from dstune.model import Evidence, Fact, from_json
 from dstune.plan.decompose import Holder, decompose
+from dstune.probes import model_shape
 from dstune.probes.processes import Process
 
 HERE = Path(__file__).parent
@@ -262,6 +263,15 @@ def test_many_strangers_are_summed() -> None:
 def test_no_secret_leaves_a_command_line(start: Callable[..., subprocess.Popen[bytes]], model: Path) -> None:
     found = evidence((start("vllm", "serve", str(model), "--api-key", "sk-verysecret123456").pid, 900))
     assert "verysecret" not in json.dumps([str(f.value) for f in found.facts])
+    nested = {
+        **R1,
+        "note": "/home/alice/models",
+        "text_config": {"_name_or_path": "/home/bob/x", "auth_token": "sk-abcdefgh12345678"},
+    }
+    (model / "config.json").write_text(json.dumps(nested))
+    shape = str(model_shape.of_path(str(model))["model_config"])
+    assert not [word for word in ("alice", "bob", "abcdefgh") if word in shape]
+    assert json.loads(shape)["hidden_size"] == 1536
 
 
 def test_evidence_is_whole_without_the_machine(start: Callable[..., subprocess.Popen[bytes]], model: Path) -> None:

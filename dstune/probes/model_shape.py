@@ -12,6 +12,7 @@ from dstune.probes import gguf
 from dstune.probes.models import snapshot
 from dstune.probes.processes import Process
 from dstune.probes.reading import listing, text_of
+from dstune.redact import redact
 
 _LEFT_OUT = ("id2label", "label2id", "auto_map", "_name_or_path", "task_specific_params", "chat_template")
 _LONGEST = 300
@@ -54,7 +55,7 @@ def environment(process: Process) -> dict[str, str]:
 
 
 def _facts(config: dict[str, Any], size: int) -> dict[str, Value]:
-    found: dict[str, Value] = {"model_config": json.dumps(config, separators=(",", ":"), ensure_ascii=False)}
+    found: dict[str, Value] = {"model_config": json.dumps(_clean(config), separators=(",", ":"), ensure_ascii=False)}
     if size:
         found["model_files_mib"] = round(size / 2**20, 1)
     return found
@@ -62,6 +63,15 @@ def _facts(config: dict[str, Any], size: int) -> dict[str, Value]:
 
 def _kept(key: str, value: object) -> bool:
     return key not in _LEFT_OUT and not (isinstance(value, list | dict) and len(value) > _LONGEST)
+
+
+def _clean(value: Any) -> Any:
+    """Without names of people and tokens, at any depth."""
+    if isinstance(value, dict):
+        return {k: _clean(v) for k, v in value.items() if k not in _LEFT_OUT}
+    if isinstance(value, list):
+        return [_clean(v) for v in value]
+    return redact(value) if isinstance(value, str) else value
 
 
 def _size(path: str) -> int:

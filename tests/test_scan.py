@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dstune.catalog.signatures import Signature, log_facts, openings, signature, signatures
+from dstune.catalog.signatures import Signature, digits_alike, log_facts, openings, signature, signatures
 from dstune.catalog.vocabulary import normalise
 from dstune.errors import UnobservableError
 from dstune.readers import decoded, read_files, recognise, without_comments
@@ -363,3 +363,31 @@ def test_a_secret_is_never_cut_into_sight(before: int) -> None:
             assert "hf_abc" not in shown(line[:n]).replace("hf_<redacted>", "")
         assert "hf_abc" not in shown(line + " more" * 900)
     assert len(shown("a" * 10_000)) <= 300
+
+
+@pytest.mark.parametrize(
+    ("pattern", "alike"),
+    [
+        (r"code \d+ (?:came|went)", True), (r"code 7", False), (r"[0-9]x[^\n]{0,9}\w", True), (r"[2-9] reqs", False), (r"(?P<n>\d) of (?P=n)", False),
+        (r"(?<!\d)word\b.*$", True), (r"[^0]word", False), (r"(?:a|b 1) word", False),
+    ],
+)  # fmt: skip
+def test_digits_alike(pattern: str, alike: bool) -> None:
+    assert digits_alike(pattern) is alike
+
+
+def test_lines_that_lead_to_nothing_are_skipped_only_then(learning: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand such lines, then ones with other digits, words or rows; and another pass of the same scanner."""
+    monkeypatch.setattr("dstune.readers.scan_sieve._MISSES", 2)
+    monkeypatch.setattr("dstune.readers.scan_sieve.BUSY", 10**6)  # the texts stay
+    rows = [
+        signature("c", 0, 0, "log", r"server word (?:failed|\w+ ended)"), signature("c", 0, 1, "log", r"server .*code 7\b"),
+        signature("c", 0, 2, "log", r"server word \d+ [a-z]+ gone"), signature("c", 0, 3, "log", r"server w[a-z]+"),
+    ]  # fmt: skip
+    source = random.Random(8)
+    lines = [f"server word {source.randrange(100):02d} is code {source.choice((1, 2, 7))}" for _ in range(1500)]
+    lines += ["server word 17 was gone", "server word failed", "server word 17 is code 7", "server word x ended"] * 9
+    scan = Scanner(rows)
+    for text in ("\n".join(lines), "\n".join(source.sample(lines, len(lines)))):
+        hits, _ = scan.scan([(1, text)], "log", "f")
+        assert {(h.cause, h.way, h.part, h.line, repr(h.groups)) for h in hits} == naive(rows, text)[0]

@@ -292,3 +292,37 @@ def _openings(tree: Any, caseless: bool, lead: int) -> tuple[tuple[str, int], ..
 
 _LEAD = 4
 """Characters before a text up to which a match is tried at each."""
+
+
+def digits_alike(pattern: str) -> bool:
+    """Whether an expression takes any digit wherever it takes one."""
+    return _alike(_parsed(pattern, ""))
+
+
+def _alike(tree: Any) -> bool:
+    for op, value in tree:
+        name = str(op)
+        if name in ("LITERAL", "NOT_LITERAL"):
+            fine = not 48 <= value <= 57
+        elif name == "IN":
+            taken: set[int] = set()
+            for kind, member in value:
+                if str(kind) == "CATEGORY":
+                    taken.update(
+                        range(48, 58) if str(member) in ("CATEGORY_DIGIT", "CATEGORY_WORD", "CATEGORY_NOT_SPACE") else ()
+                    )
+                elif str(kind) != "NEGATE":
+                    low, high = member if str(kind) == "RANGE" else (member, member)
+                    taken.update(range(max(low, 48), min(high, 57) + 1))
+            fine = len(taken) in (0, 10)
+        elif name in ("AT", "ANY"):
+            fine = True
+        elif name == "BRANCH":
+            fine = all(map(_alike, value[1]))
+        elif name == "ATOMIC_GROUP":
+            fine = _alike(value)
+        else:
+            fine = name in ("SUBPATTERN", "ASSERT", "ASSERT_NOT", *_REPEATS) and _alike(value[-1])
+        if not fine:
+            return False
+    return True

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache, cached_property
 from typing import IO, Protocol
 
-from dstune.catalog.signatures import Signature, openings, signatures
+from dstune.catalog.signatures import Signature, digits_alike, openings, signatures
 from dstune.errors import UnobservableError
 from dstune.lang import say
 from dstune.model import Fact, Hit
@@ -29,6 +29,7 @@ class Scanner:
         self.rows = list(rows)
         self._patterns: list[re.Pattern[str] | None] = [None] * len(self.rows)
         self._openings: dict[int, tuple[tuple[str, int], ...]] = {}
+        self._alike: dict[int, bool] = {}
         self._tries: Counter[int] = Counter()
 
     @cached_property
@@ -67,6 +68,13 @@ class Scanner:
                 at = text.find(fixed, at + 1)
         match = self.pattern(number).match
         return next((found for start in sorted(starts) if (found := match(text, start))), None)
+
+    def alike(self, number: int) -> bool:
+        """Whether a row treats all digits alike."""
+        known = self._alike.get(number)
+        if known is None:
+            known = self._alike[number] = digits_alike(self.rows[number].pattern)
+        return known
 
 
 LONG = 300

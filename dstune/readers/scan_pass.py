@@ -35,6 +35,9 @@ times took over a minute.
 """
 
 
+_ZERO = bytes.maketrans(b"123456789", b"000000000")
+
+
 @dataclass(slots=True)
 class Part:
     """What a pass over a part of a log found: (line, row, hit), and facts; `lines`: how many it has."""
@@ -93,7 +96,7 @@ class Pass:
         facts: dict[int, list[tuple[int, int]]] = {}
         number, at = first, 0  # the line at a place
         begin, end, seen, told, line, tried = 0, -1, "", "", set[int](), set[int]()
-        direct = sieve.direct
+        direct, dead, template = sieve.direct, self._adapted.dead, b""
         starts: dict[int, list[int]] = {}
         for text, start, _ in found:
             if text in direct:
@@ -101,7 +104,7 @@ class Pass:
                 continue
             if start >= end:  # matches come by where they end, and none reaches over a line end
                 begin, end, seen = data.rfind(b"\n", 0, start) + 1, data.find(b"\n", start), ""
-                told = ""
+                told, template = "", b""
                 line, tried = {text}, set()
                 if end < 0:
                     end = len(data)
@@ -109,8 +112,17 @@ class Pass:
                 continue
             else:
                 line.add(text)
+            known = dead.get(text)
+            if known is not None:
+                template = template or data[begin:end].translate(_ZERO)
+                if template in known:
+                    continue
+            nothing = True
             for row, also in made[text] or owners(text):
-                if row in full or row in tried:
+                if row in full:
+                    continue
+                if row in tried:
+                    nothing = False
                     continue
                 for any_of in also:
                     for other in any_of:
@@ -128,10 +140,17 @@ class Pass:
                     else:
                         seen = seen or data[begin:end].decode("utf-8", "replace")[:CUT]
                         match = search(row, seen)
-                        if match is not None:
-                            number, at = number + data.count(b"\n", at, begin), begin
-                            told = told or shown(seen)
-                            self._hit(row, number, match, told)
+                        if match is None:
+                            continue
+                        number, at = number + data.count(b"\n", at, begin), begin
+                        told = told or shown(seen)
+                        self._hit(row, number, match, told)
+                    nothing = False
+            if nothing:
+                if known is not None:
+                    self._adapted.remember(known, template)
+                else:
+                    self._adapted.missed(text, self._scanner)
         for row, places in starts.items():
             facts[row] = self._facts.lines(row, places, data)
         if facts:

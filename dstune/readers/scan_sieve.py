@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dstune.catalog.signatures import Literals, Signature, openings, rarest
+
+if TYPE_CHECKING:
+    from dstune.readers.scan import Scanner
 
 Owners = list[tuple[int, tuple[tuple[bytes, ...], ...]]]
 """Rows of a fixed text, each with sets of texts of which one must be in the line too."""
@@ -24,12 +27,16 @@ class Sieve:
         for row, fixed in rows:
             for text, also in fixed:
                 wanted.setdefault(text, []).append((row, also))
-        self._of = list(wanted.values())
+        self._of, self._words = list(wanted.values()), list(wanted)
         self.made: list[Owners | None] = [None] * len(wanted)
         self.direct: dict[int, int] = {}
         """Texts that only one row of facts has, at the beginning of each of its matches; filled by `Adapted`."""
         texts = [text.encode("utf-8", "surrogatepass") for text in wanted]
         self._automaton = ahocorasick_rs.BytesAhoCorasick(texts) if wanted else None
+
+    def words(self, text: int) -> list[str]:
+        """A text and those that must be with it."""
+        return [self._words[text], *(word for _, also in self._of[text] for any_of in also for word in any_of)]
 
     def find(self, data: bytes) -> Found:
         """Every place of every text."""
@@ -47,6 +54,10 @@ class Sieve:
         return made
 
 
+_MISSES = 20
+"""Lines in which a text leads to nothing, before it is found out whether digits count for its rows, which takes 0.4 ms each."""
+_KEPT = 12 << 20
+"""Bytes of lines that are remembered."""
 FIRST = 1 << 19
 """Bytes after which a sieve is made anew for the first time; then each time that four times as much came, at most every 128 MB."""
 FEW = 12
@@ -68,6 +79,10 @@ class Adapted:
         self._chosen: list[Literals | None] = [seen_on_its_line(row) for row in rows]
         self._size, self._due = 0, FIRST
         self._tried: Counter[int] = Counter()
+        self.dead: dict[int, set[bytes]] = {}
+        """By text the lines, their digits zero, in which it leads to nothing whatever their digits are."""
+        self._misses: dict[int, int] = {}
+        self._kept = 0
 
     def saw(self, data: bytes, found: Found, full: set[int]) -> bool:
         """Counts a piece of a log; whether the sieve is another one now."""
@@ -97,12 +112,32 @@ class Adapted:
             now = rarest(self._rows[row].pattern, lambda text: sample.count(text.encode("utf-8", "surrogatepass")), shortest=2)
             if now and sum(sample.count(text.encode()) for text, _ in now) * 2 * len(data) < times * len(sample):
                 self._chosen[row] = now
+        self.dead, self._misses, self._kept = {}, {}, 0
         self.sieve = Sieve((row, texts) for row, texts in enumerate(self._chosen) if texts)
         for text in range(len(self.sieve.made)) if self._direct else ():
             owners = self.sieve.owners(text)
             if len(owners) == 1 and owners[0][0] in self._direct:
                 self.sieve.direct[text] = owners[0][0]
         return True
+
+    def missed(self, text: int, scanner: Scanner) -> None:
+        """Counts a line in which a text led to nothing. Where its rows treat all digits alike, one line then speaks for all like it."""
+        times = self._misses[text] = self._misses.get(text, 0) + 1
+        if times == _MISSES:
+            plain = not any(c.isdigit() for word in self.sieve.words(text) for c in word)
+            if plain and all(scanner.alike(row) for row, _ in self.sieve.owners(text)):
+                self.dead[text] = set()
+
+    def remember(self, known: set[bytes], template: bytes) -> None:
+        """Keeps a line, its digits zero, in which a text leads to nothing; the memory stays bounded."""
+        if len(template) > 4000:
+            return
+        self._kept += len(template) + 100
+        if self._kept > _KEPT:
+            for lines in self.dead.values():
+                lines.clear()
+            self._kept = 0
+        known.add(template)
 
 
 def _begins(pattern: str) -> Literals:

@@ -283,7 +283,7 @@ def test_scripts_inside_the_process_report_their_peak_and_qwen3s_what_is_held():
 
 
 def test_published_figures_of_others():
-    """Medians over figures that were transcribed from 26 pages; docs/accuracy.md prints the table."""
+    """Medians over figures that were transcribed from 27 sources; docs/accuracy.md prints the table."""
     rows = [r for r in json.loads(PUBLISHED.read_text(encoding="utf-8"))["measurements"] if r["confidence"] != "low"]
     errors: dict[tuple[str, str], list[float]] = {}
     inside = answered = 0

@@ -144,6 +144,8 @@ def decode_step(ask: Ask, streams: float, context: float) -> Step:
     )
     host = 0.0
     overhead += host_s
+    if e == "llama.cpp" and post_norms(m):
+        overhead += m.layers * physics.value(e, "post_norms_us") * 1e-6
     if m.experts and e in ("vllm", "sglang"):
         overhead += m.layers * physics.value("common", "moe_layer_us") * 1e-6
     if e == "transformers" and not static:
@@ -170,7 +172,13 @@ def decode_step(ask: Ask, streams: float, context: float) -> Step:
 def host_launches(m: ModelSpec) -> int:
     """Kernels that one eager decode step launches."""
     row = physics.entry("transformers", "host_launches")
-    return int(m.layers * (row["layer"] + (row["qk_norm"] if m.qk_norm else 0)) + row["step"])
+    more = (row["qk_norm"] if m.qk_norm else 0) + (row["post_norms"] if post_norms(m) else 0)
+    return int(m.layers * (row["layer"] + more) + row["step"])
+
+
+def post_norms(m: ModelSpec) -> bool:
+    """Whether each layer also has norms after attention and MLP."""
+    return m.architecture.startswith(("Gemma2", "Gemma3"))
 
 
 def launch_us(ask: Ask) -> float:

@@ -17,7 +17,7 @@ from dstune.errors import DstuneError
 from dstune.load import launch
 from dstune.load.launch import Program, Running, interpreter, with_port
 from dstune.load.verify import bare, calls, faulty
-from dstune.probes.tree import alive, members, ports, resident_mib
+from dstune.probes.tree import Watch, alive, members, ports, resident_mib, used_s
 
 ROOT = Path(__file__).parents[1]
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -220,6 +220,23 @@ def test_the_whole_tree_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert resident_mib(tree) > 80
     running.stop(members, alive)
     assert not alive(tree)
+
+
+def test_what_other_programs_take_is_seen() -> None:
+    """A busy loop that belongs to the tree is not another program's; one that does not is."""
+    spin = [sys.executable, "-c", "import time\nend = time.monotonic() + 4\nwhile time.monotonic() < end: pass"]
+    with subprocess.Popen(spin, start_new_session=True) as mine, subprocess.Popen(spin, start_new_session=True) as other:
+        own = Watch(mine.pid)
+        own.begin()
+        time.sleep(2.5)
+        mine_s, both_s = used_s([mine.pid]), used_s([mine.pid, other.pid])
+        foreign = own.others()
+        own.end()
+        mine.kill()
+        other.kill()
+    assert foreign is not None
+    assert foreign > 0.2, "at least part of the other loop"
+    assert both_s > mine_s > 0
 
 
 def test_ports_of_a_tree(tmp_path: Path) -> None:

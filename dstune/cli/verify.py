@@ -170,7 +170,7 @@ def verified(before: Side, after: Side, bench: Bench, within_s: float) -> tuple[
     A server that runs already is looked at first, so that nothing is started in vain; a page of Gradio that runs already cannot be held
     to greedy decoding, and then nothing is.
     """
-    from dstune.report.verify import conclusion, head, lines
+    from dstune.report.verify import busy, conclusion, head, lines
     from dstune.verify import answers
 
     given = {s.name: saved(s) for s in (before, after) if s.path}
@@ -191,7 +191,10 @@ def verified(before: Side, after: Side, bench: Bench, within_s: float) -> tuple[
     )
     last = conclusion(verdicts, texts)
     report = replace(
-        empty("verify"), trials=(*a.trials, *b.trials), verdicts=verdicts, notes=(*lines(texts, bench.patience_s), last)
+        empty("verify"),
+        trials=(*a.trials, *b.trials),
+        verdicts=verdicts,
+        notes=(*lines(texts), *busy(_facts(a), _facts(b)), last),
     )
     return report, _json(report, a, b, texts, told, last)
 
@@ -251,11 +254,15 @@ def _facts(m: Measured) -> dict[str, Any]:
     return {
         "side": m.side.name, "given": m.side.shown, "server": server.kind if server else None, "version": server.version if server else None,
         "door": server.dialect if server else None, "up_s": m.up_s, "held": m.held, "passes": len(m.outcomes),
-        "gpu_busy_pct": round(sum(busy) / len(busy), 1) if busy else None, "gpu_memory_by": "process" if m.per_process else "card",
+        "others_cores": _mean([o["others_cores"] for o in m.outcomes if "others_cores" in o]), "gpu_busy_pct": _mean(busy), "gpu_memory_by": "process" if m.per_process else "card",
         "tokens_counted_by": (m.outcomes[-1].get("tokens_counted_by") if m.outcomes else None) or None,
         "failed": f"{m.failed.what}: {m.failed.why}" if m.failed else None,
         "errors": errors + ([m.words] if m.words and errors else []) + ([m.failed.why, f"→ {m.failed.next}"] if m.failed else []),
     }  # fmt: skip
+
+
+def _mean(values: list[float]) -> float | None:
+    return round(sum(values) / len(values), 2) if values else None
 
 
 def _kinds(o: dict[str, Any]) -> list[str]:

@@ -226,6 +226,9 @@ def _passes(side: Side, bench: Bench, server: Server, log: str, watched: Watched
             raise KeyboardInterrupt
         trial.outcome.update(seen)
         memory = watched[0].peaks() if watched is not None else {}
+        others = watched[0].others() if watched is not None else None
+        if others is not None:
+            trial.outcome["others_cores"] = others
         if side.program is not None and start.get("rss_mib"):
             memory["start_rss_mib"] = start["rss_mib"]
         if memory:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable
 
 from dstune.probes.processes import Process
@@ -59,6 +60,27 @@ def resident_mib(pids: Iterable[int]) -> float:
     return pages * _PAGE / 2**20
 
 
+_TICK = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+
+
+def busy_s() -> float | None:
+    """Seconds of processor time that all programs of this machine have used, over all cores. None where /proc/stat is not to be read."""
+    words = (text_of("/proc/stat", 4096) or "").split("\n", 1)[0].split()
+    if len(words) < 9 or words[0] != "cpu":
+        return None
+    user, nice, system, _, _, irq, soft, steal = (int(w) for w in words[1:9])
+    return (user + nice + system + irq + soft + steal) / _TICK
+
+
+def used_s(pids: Iterable[int]) -> float:
+    """Seconds of processor time that these processes, and their children that ended, have used."""
+    ticks = 0
+    for pid in pids:
+        words = (text_of(f"/proc/{pid}/stat", 4096) or "").rpartition(")")[2].split()
+        ticks += sum(int(w) for w in words[11:15])
+    return ticks / _TICK
+
+
 class Watch:
     """Highest memory of a tree while it runs, looked at by a thread. `gpu` gives MiB on the cards for pids, None where nothing is known."""
 
@@ -68,6 +90,7 @@ class Watch:
         self._rss = self._card = 0.0
         self._known = False
         self.pids: list[int] = []
+        self._mark = self._clocks()
         self._thread = threading.Thread(target=self._run, name="memory", daemon=True)
         self._thread.start()
 
@@ -75,12 +98,23 @@ class Watch:
         """The peaks count from now."""
         self._rss = self._card = 0.0
         self._look()
+        self._mark = self._clocks()
 
     def peaks(self) -> dict[str, float]:
         """`rss_mib`, and `gpu_mib` where it is known, since `begin`."""
         self._look()
         out = {"rss_mib": round(self._rss, 1)} if self._rss else {}
         return out | ({"gpu_mib": round(self._card, 1)} if self._known else {})
+
+    def others(self) -> float | None:
+        """How many cores other programs than the tree and this one kept busy since `begin`, as a mean. None where it is not known."""
+        (at, busy, mine), (at0, busy0, mine0) = self._clocks(), self._mark
+        if busy is None or busy0 is None or at - at0 < 0.5:
+            return None
+        return max(0.0, round(((busy - busy0) - (mine - mine0)) / (at - at0), 2))
+
+    def _clocks(self) -> tuple[float, float | None, float]:
+        return time.monotonic(), busy_s(), used_s([*self.pids, os.getpid()])
 
     def end(self) -> None:
         """No more looks."""

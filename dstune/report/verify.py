@@ -97,7 +97,7 @@ def _side(facts: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def lines(texts: Answers, patience_s: float) -> list[str]:
+def lines(texts: Answers) -> list[str]:
     """What is said about the texts."""
     out = []
     if texts.compared:
@@ -139,6 +139,24 @@ def lines(texts: Answers, patience_s: float) -> list[str]:
             say(f"{texts.lost} questions had an answer before and have none now.", f"{texts.lost} 个问题之前有回答，现在没有。")
         )
     return out
+
+
+OTHERS = 0.25
+"""Cores that other programs may keep busy before it is said: a choice, above what an idle machine does by itself."""
+
+
+def busy(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """A warning where other programs took processor time while speed was measured."""
+    cores = [f["others_cores"] for f in (before, after)]
+    if all(c is None or c < OTHERS for c in cores):
+        return []
+    told = " / ".join("-" if c is None else f"{c:.1f}" for c in cores)
+    return [
+        say(
+            f"Other programs kept {told} cores busy meanwhile (before / after): a difference in speed may be theirs. Repeat on a quiet machine.",
+            f"测量期间其他程序占用了 {told} 个核（之前 / 之后）：速度差异可能由它们造成，请在空闲的机器上重测。",
+        )
+    ]
 
 
 def _short(text: str) -> str:

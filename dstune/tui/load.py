@@ -131,6 +131,7 @@ def _histogram(values: Sequence[float], width: int, plain: bool) -> Lines:
 
 
 def _figures(now: dict[str, Any], before: dict[str, Any] | None, width: int) -> Lines:
+    from dstune.report.verify import label as named
     from dstune.verify import compare, word
 
     out: Lines = []
@@ -153,21 +154,9 @@ def _figures(now: dict[str, Any], before: dict[str, Any] | None, width: int) -> 
             found = word(verdict)
             out.append(
                 Text(
-                    f"  {left(_claim(verdict.claim), 22)} {verdict.before:>10,.1f} → {verdict.after:>10,.1f}  {said[found]}",
+                    f"  {left(named(verdict.claim), 24)} {verdict.before:>10,.1f} → {verdict.after:>10,.1f}  {said[found]}",
                     tone[found],
                     no_wrap=True,
                 )
             )
     return out
-
-
-_CLAIMS = {
-    "output_tok_s": ("output, tok/s", "输出，tok/s"), "request_s": ("requests/s", "请求/秒"), "ttft_ms": ("first token, ms", "首 token，毫秒"),
-    "itl_ms": ("between tokens, ms", "token 间隔，毫秒"), "e2e_ms": ("whole answer, ms", "完整回答，毫秒"), "failed": ("failed", "失败"),
-}  # fmt: skip
-
-
-def _claim(name: str) -> str:
-    """`first token, ms p95` of `ttft_ms p95`."""
-    key, _, rest = name.partition(" ")
-    return " ".join(filter(None, (say(*_CLAIMS.get(key, (key, key))), rest)))

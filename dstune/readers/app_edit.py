@@ -21,6 +21,7 @@ ROOMS = (
     "stream",
     "endpoint",
     "chatbot",
+    "pairs",
     "system",
     "workers",
     "guard",

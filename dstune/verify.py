@@ -56,7 +56,7 @@ TOGETHER_MS = 0.2
 TIME_FLOOR_MS = 1.0
 """Milliseconds below which two latencies are the same: what the load client itself adds and varies by (benchmarks/load_client.py)."""
 MEMORY_FLOOR_MIB = 16.0
-"""An allocator's arena and a few threads' stacks: what two starts of one program differ by (docs/verify.md)."""
+"""Above the 7 MiB that two starts of one program differed by (docs/verify.md)."""
 
 CLAIMS: tuple[Claim, ...] = (
     Claim("serves", _at("serves"), rising=True),
@@ -90,8 +90,7 @@ the deviation. Repeated runs replace it by their own."""
 PRIOR = 4
 """Degrees of freedom that this knowledge weighs."""
 SAME = 0.05
-"""Relative difference below which two figures count as one however well they repeat: two starts of one program on a quiet machine
-differ by as much (docs/verify.md)."""
+"""Relative difference below which two figures count as one however well they repeat within one start of a program: a choice."""
 _T = (63.66, 9.92, 5.84, 4.60, 4.03, 3.71, 3.50, 3.36, 3.25, 3.17)
 """Student's t for 99 % on both sides, by degrees of freedom from 1; beyond the table 3.0. With 95 %, one of twenty figures would be called
 better or worse by chance, and about so many are compared."""

@@ -382,3 +382,34 @@ def test_fix_writes_only_what_is_not_worse(
     if not written:
         assert "Not written, since the fixed program is worse" in data["notes"][-1]
     assert not list(tmp_path.glob("dstune-verify-*"))
+
+
+ON_CARD = """
+import json, os
+from dstune.probes.nvidia_memory import Cards
+cards = Cards()
+print(json.dumps([cards.of([os.getppid()]), cards.of([2**30])]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "found"), [("two-3090-foreign", [2000.0, 0.0]), ("laptop-3060", [0.0, 0.0]), ("h100-lost", None)]
+)
+def test_memory_on_the_card_is_that_of_the_programs_processes(library: Path, snapshot: str, found: list[float] | None) -> None:
+    """The process that NVML names; where it tells of none, how much the card's use grew; a card that is lost stops nothing."""
+    env = {**os.environ, "LD_LIBRARY_PATH": str(library), "FAKENVML": str(ROOT / f"tests/fakenvml/{snapshot}.ini")}
+    done = subprocess.run([sys.executable, "-c", ON_CARD], capture_output=True, text=True, env=env, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert len(told) == 2
+    assert found is None or told == found
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the stand-in NVML library."""
+    folder = tmp_path_factory.mktemp("nvml")
+    source = ROOT / "tests" / "fakenvml" / "fakenvml.c"
+    flags = ["-shared", "-fPIC", "-O1", "-Wl,-soname,libnvidia-ml.so.1"]
+    subprocess.run(["gcc", *flags, "-o", folder / "libnvidia-ml.so.1", source], check=True)
+    return folder

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 BIG = 48 << 20
 """Bytes of a file from which on a second process pays: it takes 0.2 s until it reads."""
+_AHEAD = 5 << 20
+"""Bytes that the first process has read while the second one starts."""
 _LINE = 1 << 20
 """Bytes behind the middle in which a line must end."""
 
@@ -63,9 +65,10 @@ def _middle(file: IO[bytes]) -> int:
     alone = size < BIG or not sys.executable or (os.cpu_count() or 1) < 2 or file.read(2) in (b"\xff\xfe", b"\xfe\xff")
     if alone:
         return 0
-    file.seek(size // 2)
+    first = size // 2 + min(_AHEAD, size // 20)
+    file.seek(first)
     end = file.read(_LINE).find(b"\n")
-    return size // 2 + end + 1 if end >= 0 else 0
+    return first + end + 1 if end >= 0 else 0
 
 
 class _Until:

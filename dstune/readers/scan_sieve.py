@@ -58,7 +58,7 @@ _MISSES = 20
 """Lines in which a text leads to nothing, before it is found out whether digits count for its rows, which takes 0.4 ms each."""
 _KEPT = 12 << 20
 """Bytes of lines that are remembered."""
-FIRST = 1 << 19
+FIRST = 1 << 18
 """Bytes after which a sieve is made anew for the first time; then each time that four times as much came, at most every 128 MB."""
 FEW = 12
 """Times that a row's texts may come in a piece of a log before rarer ones are looked for."""

@@ -270,6 +270,7 @@ def test_the_interpreter_is_the_programs_own(tmp_path: Path) -> None:
             "python -m vllm.entrypoints.openai.api_server --model m --port 5",
         ),
         ("/opt/bin/llama-server -m x.gguf", "/opt/bin/llama-server -m x.gguf --port 5"),
+        ("python -m llama_cpp.server --model x.gguf", "python -m llama_cpp.server --model x.gguf --port 5"),
         ("bash launch.sh", "bash launch.sh"),
         ("python app.py", "python app.py"),
     ],
@@ -382,6 +383,19 @@ def test_fix_writes_only_what_is_not_worse(
     if not written:
         assert "Not written, since the fixed program is worse" in data["notes"][-1]
     assert not list(tmp_path.glob("dstune-verify-*"))
+
+
+def test_a_fix_that_cannot_be_proven_is_shown_and_not_written(run_dstune: Run, tmp_path: Path) -> None:
+    """The naive program has no model here: neither side starts."""
+    app = tmp_path / "app.py"
+    text = (ROOT / "examples/gradio-naive/app.py").read_text()
+    app.write_text(text)
+    done = run_dstune("fix", "--no-host", "--verify", "--write", str(app), "--python", sys.executable, TMPDIR=str(tmp_path))
+    assert done.returncode == 3
+    assert "+    messages = [" in done.stdout
+    assert "not written" in done.stdout
+    assert "neither side answered" in done.stderr
+    assert app.read_text() == text
 
 
 ON_CARD = """

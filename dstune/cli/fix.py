@@ -25,7 +25,7 @@ from dstune.cli.fixes import (
     trace_of,
 )
 from dstune.cli.options import common, empty, evidence_option
-from dstune.errors import DstuneError, Exit
+from dstune.errors import DstuneError, Exit, UnobservableError
 from dstune.lang import pick, say
 from dstune.model import Artifact, Diagnosis, Document, Evidence, Report
 from dstune.patch import Change, Source, backups, diff, read, write
@@ -126,7 +126,11 @@ def command(
     if prove and made:
         from dstune.cli.fix_verify import proved
 
-        proof = proved(made, sources, kinds, python, verify_options)
+        try:
+            proof = proved(made, sources, kinds, python, verify_options)
+        except UnobservableError:  # the diff is shown all the same; what is not proven is not written
+            _tell(made, sources, outcome, "", why, as_json, None, False)
+            raise
     held = proof is not None and bool(proof[1]["worse"])
     number = _write(made, sources, documents, outcome) if do_write and made and not held else ""
     _tell(made, sources, outcome, number, why, as_json, proof, held and do_write)

@@ -30,7 +30,7 @@ ODD_S = 60.0
 DEAF_S = 3.0
 """Seconds until a port that speaks no HTTP is tried again: engines listen on ports for their own processes too."""
 LOADING = "loading"
-_PORT_FLAG = {"vllm": "--port", "sglang": "--port", "llama-server": "--port", "transformers": "--port"}
+_PORT_FLAG = {"vllm": "--port", "sglang": "--port", "llama-server": "--port", "transformers": "--port", "llama_cpp": "--port"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,6 +103,8 @@ CMD ["--model", "m", \\
      "--enable-reasoning", \\
      "--port", "8000"]
 """
+DRAFT = 'vllm serve $M --speculative-model org/draft -tp 2 --num-speculative-tokens 5 "$@"\n'
+DRAFT_AFTER = 'vllm serve $M --speculative-config \'{"model": "org/draft", "num_speculative_tokens": 5}\' -tp 2 "$@"\n'
 SHELL_FORM = """FROM nvidia/cuda:12.8.1-runtime-ubuntu24.04 AS run
 ENTRYPOINT vllm serve m \\
     --swap-space 2 \\
@@ -115,6 +117,7 @@ ENTRYPOINT vllm serve m \\
     [
         ("command", SCRIPT, SCRIPT_AFTER, ""),
         ("command", PINNED, PINNED.replace(" --use-v2-block-manager", " --use-v2-block-manager"), ""),
+        ("command", DRAFT, DRAFT_AFTER, ""),
         ("compose", LISTED, LISTED.replace("        - --enable-reasoning\n", ""), ""),
         ("compose", FOLDED, FOLDED.replace("--use-v2-block-manager --enable-reasoning\n      ", ""), ""),
         ("dockerfile", EXEC, EXEC.replace('     "--enable-reasoning", \\\n', ""), "0.11.0"),

@@ -77,8 +77,15 @@ def _only_moves(tree: Tree, loop: cst.For, model: str) -> bool:
         return False
     over_layers = re.search(rf"\b{re.escape(model)}\b.*\blayers\b", tree.code(loop.iter)) is not None
     one = {n.value for n in walk(loop.target, cst.Name)} if over_layers else set()
-    calls = [getattr(s, "value", None) for s in smalls]
-    return all(isinstance(c, cst.Call) and callee_name(c) in ("to", "cuda") and _root(c.func) in {model, *one} for c in calls)
+    calls = [getattr(s, "value", None) for s in smalls if not _chosen(s)]
+    moves = [isinstance(c, cst.Call) and callee_name(c) in ("to", "cuda") and _root(c.func) in {model, *one} for c in calls]
+    return bool(moves) and all(moves)
+
+
+def _chosen(small: Any) -> bool:
+    """`device = "cuda:0" if i < 14 else "cuda:1"`: a name gets a value without anything being done."""
+    named = isinstance(small, cst.Assign) and isinstance(small.targets[0].target, cst.Name)
+    return named and not any(True for _ in walk(small.value, cst.Call))
 
 
 def _simple(block: cst.CSTNode) -> list[Any] | None:

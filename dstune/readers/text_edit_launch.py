@@ -140,18 +140,24 @@ def into_shell(text: str, version: object | None = None, judge: Judge = changes)
 
 
 def _once(text: str, version: object | None, judge: Judge) -> str:
+    """The text after all changes of one command: they belong together, as several flags may become one."""
     for launch in launches(text):
         if launch.engine != "vllm" or launch.program not in ("vllm serve", "vllm openai", "vllm"):
             continue
         tag = images.parse(launch.image.text) if launch.image is not None else None
         own = (tag.version if tag is not None else "") or version or None
-        for change in judge([w.text for w in launch.args], own):
+        after = text
+        for change in sorted(judge([w.text for w in launch.args], own), key=lambda c: c.first, reverse=True):
             start, end = launch.args[change.first].start, launch.args[change.last - 1].end
             if not end or flags.spelled(launch.args[change.first].text)[0].lstrip("-")[:3] not in text[start:end]:
-                continue
-            if not change.new:
-                return taken_out(text, start, end)
-            return text[:start] + " ".join([change.new[0], *map(quoted, change.new[1:])]) + text[end:]
+                after = text
+                break
+            if change.new:
+                after = after[:start] + " ".join([change.new[0], *map(quoted, change.new[1:])]) + after[end:]
+            else:
+                after = taken_out(after, start, end)
+        if after != text:
+            return after
     return text
 
 

@@ -124,6 +124,9 @@ def test_worker_of_a_server_takes_the_settings_of_its_parent(
         assert "--enforce-eager" in str(facts["launch"])
         holder = only(found)
         assert holder.of("graphs") == 0  # --enforce-eager
+        both = decompose(evidence((pid, 21_900), (head.pid, 420)))  # an API server with a context of its own on the card
+        assert [bool(h.parts) for h in both] == [True, False]
+        assert str(pid) in both[1].why
         plain = only(evidence((start("vllm", "serve", str(model), "--enforce-eager").pid, 21_900)))
         assert holder.kv_tokens == pytest.approx(2 * (plain.kv_tokens or 0), rel=0.01)  # fp8: twice the tokens
     finally:

@@ -115,8 +115,23 @@ def decompose(evidence: Evidence) -> tuple[Holder, ...]:
         if family_of(subject) != "process" or not isinstance(facts.get("gpu"), int):
             continue
         card = f"gpu{facts['gpu']}"
-        found.append(_holder(subject, facts, card, own))
+        holder = _holder(subject, facts, card, own)
+        if (first := _larger(subject, facts, own)) is not None:
+            holder = replace(holder, parts=(), why=say(f"helper of pid {first}", f"pid {first} 的辅助进程"))
+        found.append(holder)
     return tuple(sorted(found, key=lambda h: (int(h.card[3:]), -(h.mib or 0))))
+
+
+def _larger(subject: str, facts: Own, own: Mapping[str, Own]) -> Value:
+    """The pid of a larger process of the same server on the same card, which holds what the configuration says; None for the largest."""
+    if facts.get("launched_by") is None:
+        return None
+    mates = [
+        (s, f) for s, f in own.items()
+        if family_of(s) == "process" and (f.get("launched_by"), f.get("gpu")) == (facts["launched_by"], facts.get("gpu"))
+    ]  # fmt: skip
+    most, first = max(mates, key=lambda m: _number(m[1].get("memory_mib")) or 0.0)
+    return None if most == subject else first.get("pid")
 
 
 def settings_of(facts: Own) -> dict[str, str]:

@@ -76,8 +76,8 @@ def rest_words(holder: Holder) -> str:
         return say("within the band of the estimate", "在估计区间之内")
     if rest < 0:
         return say(
-            "NVML counts less: the server does not run with the settings that were read, or part of the model is not on this card",
-            "NVML 的数字更小：服务并非以读到的设置运行，或模型有一部分不在该卡上",
+            "NVML counts less: the server is still starting, runs with other settings than were read, or part of the model is not on this card",
+            "NVML 的数字更小：服务尚未启动完、并非以读到的设置运行，或模型有一部分不在该卡上",
         )
     if any(p.kind == "allocator" for p in holder.parts):
         return say(

@@ -10,7 +10,8 @@ import libcst as cst
 
 from dstune.readers.app_edit_keywords import callee_name
 from dstune.readers.app_edit_sites import Program, Site
-from dstune.readers.app_edit_tail import Tail, slicing
+from dstune.readers.app_edit_tail import Tail
+from dstune.readers.app_edit_tail_parts import slicing
 from dstune.readers.app_edit_tree import Edits, Tree, add_import, callee, dotted, statements, walk, walk_shallow
 
 _SHOWS = frozenset(("write", "markdown", "text", "success", "info"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +10,8 @@ import libcst as cst
 
 from dstune.readers.app_edit_keywords import callee_name
 from dstune.readers.app_edit_sites import Program, Site
-from dstune.readers.app_edit_tree import Tree, callee, dotted, text_of, walk
+from dstune.readers.app_edit_tail_parts import Named, reads_of, slicing, swapped, targets_of, uncut, with_added
+from dstune.readers.app_edit_tree import callee, dotted, walk
 
 
 @dataclass(slots=True)
@@ -88,7 +88,7 @@ class _Reader:
 
     def made(self, node: cst.CSTNode) -> bool:
         """Whether a node reads what was generated."""
-        return any(c is self.source for c in walk(node, cst.Call)) or bool(self.derived & _reads(self.tree, node))
+        return any(c is self.source for c in walk(node, cst.Call)) or bool(self.derived & reads_of(self.tree, node))
 
     def begin(self) -> None:
         """The generating statement itself."""
@@ -98,7 +98,7 @@ class _Reader:
         if self.finals(small):
             self.step(self.line)
             return
-        targets = _targets(small)
+        targets = targets_of(small)
         if self.where is None or not targets or isinstance(small, cst.Return) or not slicing(small.value, self.source):
             raise _No
         self.derived |= targets
@@ -121,7 +121,7 @@ class _Reader:
             self.other(line, small)
 
     def final(self, line: Any, small: Any, finals: list[cst.BaseExpression]) -> None:
-        targets = _targets(small)
+        targets = targets_of(small)
         if len(finals) > 1 or (self.whole and finals) or isinstance(small, cst.AugAssign):
             raise _No
         self.gone.append(line)
@@ -134,10 +134,10 @@ class _Reader:
         append = self.appended(small)
         self.whole = self.tree.fresh("text", "answer", "partial")
         self.texts |= {self.whole, *targets}
-        new = _swapped(line, finals[0], self.whole)
+        new = swapped(line, finals[0], self.whole)
         if append is not None:
             name, values = append
-            self.adds.setdefault(name, []).extend(_swapped(v, finals[0], self.whole) for v in values)
+            self.adds.setdefault(name, []).extend(swapped(v, finals[0], self.whole) for v in values)
             self.add_lines.append(new)
         elif isinstance(small, cst.Return):
             self.items.append(("return", new))
@@ -151,15 +151,15 @@ class _Reader:
         self.gone.append(line)
         if isinstance(small, cst.Del):
             return
-        if not isinstance(small, cst.Assign) or not _targets(small) or not slicing(small.value, None):
+        if not isinstance(small, cst.Assign) or not targets_of(small) or not slicing(small.value, None):
             raise _No
         self.notes += [e for e in line.leading_lines if e.comment]
-        self.derived |= _targets(small)
+        self.derived |= targets_of(small)
 
     def other(self, line: Any, small: Any) -> None:
         self.gone.append(line)
         append = self.appended(small)
-        reads = _reads(self.tree, small)
+        reads = reads_of(self.tree, small)
         if isinstance(small, cst.Return):
             if small.value is None:
                 raise _No
@@ -170,7 +170,7 @@ class _Reader:
         elif isinstance(small, cst.Assign | cst.AnnAssign) and small.value is not None:
             kind = "inside" if reads & self.texts else "maybe"
             if kind == "inside":
-                self.texts |= _targets(small)
+                self.texts |= targets_of(small)
             self.items.append((kind, line))
         elif isinstance(small, cst.Expr) and isinstance(small.value, cst.Call):
             self.items.append(("once", line))
@@ -184,7 +184,7 @@ class _Reader:
         if (
             nested
             or not self.whole
-            or not all(isinstance(s, cst.Assign) and _targets(s) <= self.texts for s in smalls)
+            or not all(isinstance(s, cst.Assign) and targets_of(s) <= self.texts for s in smalls)
             or self.made(line)
         ):
             raise _No
@@ -261,16 +261,16 @@ def _tail(reader: _Reader, after: list[Any], function: cst.FunctionDef) -> Tail:
             raise _No
         end = after[-1]
     result = end.body[0].value
-    reads = _reads(reader.tree, result)
+    reads = reads_of(reader.tree, result)
     if any(n in reader.derived for n in reads):
         raise _No
     inside, once, sets = _sorted(reader, reads)
     for name, values in reader.adds.items():
         if name in {*reads} | {dotted(n) for n in walk(result, cst.Attribute)}:
-            result = _with_added(result, name, values)
+            result = with_added(result, name, values)
         else:
             once += reader.add_lines
-    result = _uncut(result, reader.texts)
+    result = uncut(result, reader.texts)
     whole = _kept_whole(reader, inside)
     return Tail(
         whole, result, reader.tokenizer, reader.options, inside, once, reader.gone, sets | {whole, reader.whole},
@@ -283,8 +283,8 @@ def _sorted(reader: _Reader, reads: set[str]) -> tuple[list[Any], list[Any], set
     inside: list[Any] = []
     once: list[Any] = []
     sets: set[str] = set()
-    wanted = {*reads, *(n for kind, item in reader.items if kind == "inside" for n in _reads(reader.tree, item))}
-    wanted |= {n for values in reader.adds.values() for v in values for n in _reads(reader.tree, v)}
+    wanted = {*reads, *(n for kind, item in reader.items if kind == "inside" for n in reads_of(reader.tree, item))}
+    wanted |= {n for values in reader.adds.values() for v in values for n in reads_of(reader.tree, v)}
     for kind, item in reader.items:
         if kind == "return":
             continue
@@ -292,154 +292,29 @@ def _sorted(reader: _Reader, reads: set[str]) -> tuple[list[Any], list[Any], set
             once.append(item)
             continue
         small = item.body[0] if isinstance(item, cst.SimpleStatementLine) else None
-        targets = _targets(small) if small is not None else set()
+        targets = targets_of(small) if small is not None else set()
         if kind == "maybe" and not targets & wanted:
             once.append(item)
             continue
-        new = _uncut(item, reader.texts)
+        new = uncut(item, reader.texts)
         if small is not None and isinstance(small, cst.Assign):
             made = new.body[0]
             if dotted(made.value) and dotted(made.value) == dotted(made.targets[0].target):
                 continue  # only cut the prompt off
-        sets |= {n for a in walk(item, cst.Assign) for n in _targets(a)}
+        sets |= {n for a in walk(item, cst.Assign) for n in targets_of(a)}
         inside.append(new)
     return inside, once, sets
 
 
 def _kept_whole(reader: _Reader, inside: list[Any]) -> str:
     """The text so far under a name of its own, where the handler changes the text before it shows it (`text = text.strip()`)."""
-    if not any(reader.whole in _targets(a) for line in inside for a in walk(line, cst.Assign)):
+    if not any(reader.whole in targets_of(a) for line in inside for a in walk(line, cst.Assign)):
         return reader.whole
     shown, whole = reader.whole, reader.tree.fresh("text", "answer", "partial")
     first = inside[0]
-    if isinstance(first, cst.SimpleStatementLine) and _targets(first.body[0]) == {shown}:
+    if isinstance(first, cst.SimpleStatementLine) and targets_of(first.body[0]) == {shown}:
         small: Any = first.body[0]
-        inside[0] = first.with_changes(body=[small.with_changes(value=small.value.visit(_Named(shown, whole)))])
+        inside[0] = first.with_changes(body=[small.with_changes(value=small.value.visit(Named(shown, whole)))])
     else:
         inside.insert(0, cst.SimpleStatementLine([cst.Assign([cst.AssignTarget(cst.Name(shown))], cst.Name(whole))]))
     return whole
-
-
-class _Named(cst.CSTTransformer):
-    def __init__(self, old: str, new: str) -> None:
-        super().__init__()
-        self._old, self._new = old, new
-
-    def leave_Name(self, original_node: cst.Name, updated_node: cst.Name) -> cst.BaseExpression:
-        return updated_node.with_changes(value=self._new) if updated_node.value == self._old else updated_node
-
-
-def _targets(small: Any) -> set[str]:
-    if isinstance(small, cst.Assign):
-        names = [dotted(t.target) for t in small.targets]
-        return {n for n in names if n and "." not in n}
-    if isinstance(small, cst.AnnAssign | cst.AugAssign):
-        name = dotted(small.target)
-        return {name} if name and "." not in name else set()
-    return set()
-
-
-def _reads(tree: Tree, node: cst.CSTNode) -> set[str]:
-    """Plain names that a node reads."""
-    found = set()
-    for name in walk(node, cst.Name):
-        parent = tree.parent(name)
-        if isinstance(parent, cst.Attribute) and parent.attr is name:
-            continue
-        if isinstance(parent, cst.Arg) and parent.keyword is name:
-            continue
-        if isinstance(parent, cst.AssignTarget):
-            continue
-        found.add(name.value)
-    return found
-
-
-_PURE = re.compile(r"^(?:len|zip|list|tolist|cpu|detach|squeeze|numpy|size)$")
-
-
-def slicing(value: cst.BaseExpression, source: cst.Call | None) -> bool:
-    """Whether an expression only takes parts of what was generated."""
-    return all(
-        c is source or _PURE.match(callee_name(c)) or (source is not None and _inside(c, source)) for c in walk(value, cst.Call)
-    )
-
-
-def _inside(call: cst.Call, source: cst.Call) -> bool:
-    return any(c is call for c in walk(source, cst.Call))
-
-
-def _swapped(node: Any, old: cst.CSTNode, name: str) -> Any:
-    return node.visit(_One(old, cst.Name(name)))
-
-
-class _One(cst.CSTTransformer):
-    def __init__(self, old: cst.CSTNode, new: cst.CSTNode) -> None:
-        super().__init__()
-        self._old, self._new = old, new
-
-    def on_leave(self, original_node: Any, updated_node: Any) -> Any:
-        return self._new if original_node is self._old else updated_node
-
-
-class _Uncut(cst.CSTTransformer):
-    """Takes off what cuts the prompt from a text: the streamer skips it."""
-
-    def __init__(self, texts: set[str]) -> None:
-        super().__init__()
-        self._texts = texts
-
-    def _is_text(self, node: cst.BaseExpression) -> bool:
-        while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
-            node = node.func.value
-        return dotted(node) in self._texts
-
-    def leave_Subscript(self, original_node: cst.Subscript, updated_node: cst.Subscript) -> cst.BaseExpression:
-        part = updated_node.slice[0].slice
-        if (
-            not isinstance(part, cst.Slice)
-            or part.lower is None
-            or part.upper is not None
-            or not self._is_text(updated_node.value)
-        ):
-            return updated_node
-        cut = any(callee(c) == ("", "len") for c in walk(part.lower, cst.Call))
-        return updated_node.value if cut else updated_node
-
-    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
-        func = updated_node.func
-        if isinstance(func, cst.Attribute) and self._is_text(func.value) and updated_node.args:
-            if func.attr.value == "removeprefix":
-                return func.value
-            if (
-                func.attr.value == "replace"
-                and text_of(updated_node.args[0].value) is None
-                and text_of(updated_node.args[-1].value) == ""
-            ):
-                return func.value
-        return updated_node
-
-
-def _uncut(node: Any, texts: set[str]) -> Any:
-    return node.visit(_Uncut(texts))
-
-
-def _with_added(result: cst.BaseExpression, name: str, values: list[cst.BaseExpression]) -> cst.BaseExpression:
-    """`history` → `history + [(message, text)]` in what is handed on."""
-    grown = cst.BinaryOperation(_name(name), cst.Add(), cst.List([cst.Element(v) for v in values]))
-    if dotted(result) == name:
-        return grown
-    safe = {id(e.value) for e in result.elements} if isinstance(result, cst.Tuple | cst.List) else set()
-
-    class Grow(cst.CSTTransformer):
-        def on_leave(self, original_node: Any, updated_node: Any) -> Any:
-            if isinstance(original_node, cst.Name | cst.Attribute) and dotted(original_node) == name:
-                return (
-                    grown if id(original_node) in safe else grown.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
-                )
-            return updated_node
-
-    return result.visit(Grow())  # type: ignore[return-value]
-
-
-def _name(name: str) -> cst.BaseExpression:
-    return cst.parse_expression(name)

@@ -217,6 +217,17 @@ def test_several_servers_and_one_that_dies(
     terminal.until("e server|e  server", "http://127.0.0.1:9")
 
 
+def test_mouse_and_mig_in_a_terminal(terminal: Terminal, env: dict[str, str], monitor: Callable[..., str]) -> None:
+    """A click as a terminal sends it; slices with their own memory beside a lost card, whose finding names it."""
+    Path(env["FAKENVML"]).write_text((ROOT / "tests" / "fakenvml" / "h100-mig.ini").read_text())
+    terminal.start(monitor(), env)
+    shown = terminal.until(r"1g\.10gb .* 0\.0G/9\.6G", r"3g\.40gb .* 19\.5G/39\.5G", "GPU LOST", "GPU 1 gpu-fallen-off-bus")
+    column = shown.splitlines()[0].index("2 Doctor") + 1
+    for end in "Mm":
+        terminal.tmux("send-keys", "-t", "t", "-l", f"\x1b[<0;{column};1{end}")
+    terminal.until("gpu-fallen-off-bus @ GPU 1")
+
+
 def test_dstune_alone_in_a_terminal_is_the_monitor(terminal: Terminal, env: dict[str, str]) -> None:
     terminal.start(f"{sys.executable} -m dstune", env)
     terminal.until("1 Overview", "RTX 4090")

@@ -104,10 +104,15 @@ HARMLESS: list[tuple[str, dict[str, Any]]] = [
     ("WARNING We must use the `spawn` multiprocessing start method. Overriding VLLM_WORKER_MULTIPROC_METHOD to 'spawn'.", {}),
     ("resource_tracker: There appear to be 1 leaked shared_memory objects to clean up at shutdown", {}),
     ('"OOMKilled": false,\n"ExitCode": 0,', {}),
-    ("Clocks Event Reasons\n    SW Power Cap                                   : Active\n    HW Thermal Slowdown                        : Not Active", {}),
     ("Device 1 [GeForce GTX 1080 Ti] PCIe GEN 1@16x", {"gpu.idle": True}),
     ("INFO selector.py:261] Cannot use FlashAttention-2 backend for Volta and Turing GPUs.\nINFO selector.py:144] Using XFormers backend.", {"gpu.compute_capability": "7.5"}),
 ]  # fmt: skip
+
+
+def test_a_card_at_its_own_power_limit_is_a_remark() -> None:
+    """True of the clocks, and normal under full load: never more than low."""
+    log = "Clocks Event Reasons\n    SW Power Cap                        : Active\n    HW Thermal Slowdown                  : Not Active"
+    assert [(f.cause, f.confidence) for f in findings({"log": log}, {})] == [("gpu-throttled-thermal-power", "low")]
 
 
 @pytest.mark.parametrize(("log", "facts"), HARMLESS)

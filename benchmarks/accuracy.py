@@ -5,6 +5,10 @@
 Without a file: our own (recipes/measurements/*.json). A file of others holds rows in the form of `dstune estimate --jsonl` with a
 `value` and a `confidence`; "low" ones are left out. Printed per engine and metric: rows, median and 90th percentile and largest of
 |predicted / measured - 1|, the median with its sign, and how many measurements lie inside their band.
+
+An eager loop goes as fast as its host launches. Our own files are scored three times: with the launch cost of published loops; "host": with
+that of one row, the first eager decode step of the session (it is left out), as `dstune bench --local` and `--calibrate` give it; and
+"before": with that of the eager step that was measured right before the row. "drift" says how far the costs of one session lie apart.
 """
 
 from __future__ import annotations
@@ -22,7 +26,9 @@ from dstune.errors import DstuneError
 from dstune.model import Prediction
 from dstune.plan.estimate import answer, predictions
 from dstune.plan.rows import ask_of
+from dstune.plan.speed import host_launches
 
+DECODE = "decode_tok_s_per_stream"
 ENGINES = ("transformers", "vllm", "llama.cpp", "sglang")
 
 
@@ -45,6 +51,57 @@ def guess(row: dict[str, Any], ours: bool) -> Prediction | str:
     except DstuneError as error:
         return error.what
     return found.get(row["metric"]) or f"no {row['metric']} for {row['engine']}"
+
+
+def eager(row: dict[str, Any]) -> bool:
+    """Whether a row is a decode step that the host's launches pace: no static or offloaded cache, no quantised layers, all on the card."""
+    flags, plain = row.get("flags") or {}, not row["dtype_or_quant"].startswith("bnb")
+    return (
+        row["metric"] == DECODE and row["engine"] == "transformers" and plain and not ({"cache", "layers_on_cpu"} & set(flags))
+    )
+
+
+def cost(row: dict[str, Any]) -> float:
+    """Microseconds of a launch that an eager decode row implies."""
+    ask = ask_of(row)
+    return 1e6 / row["value"] / host_launches(ask.model, ask.attention)
+
+
+def calibrated(path: Path) -> None:
+    """Prints how the speeds of one of our files are met once the launch cost of its host is known."""
+    rows = read(path)
+    if any((r.get("flags") or {}).get("host_launch_us") for r in rows):
+        return
+    once: dict[str, list[float]] = collections.defaultdict(list)
+    before: dict[str, list[float]] = collections.defaultdict(list)
+    known: dict[int, float] = {}
+    latest: dict[int, float] = {}
+    costs: dict[int, list[float]] = collections.defaultdict(list)
+    for row in rows:
+        if eager(row):
+            known.setdefault(row.get("session", 1), cost(row))
+            costs[row.get("session", 1)].append(cost(row))
+    first = set()
+    for row in rows:
+        session = row.get("session", 1)
+        if row["metric"] in (DECODE, "ttft_ms") and session in known:
+            for us, scores in ((known[session], once), (latest.get(session), before)):
+                if us and not (scores is once and eager(row) and session not in first):
+                    p = guess({**row, "flags": {**(row.get("flags") or {}), "host_launch_us": us}}, True)
+                    if not isinstance(p, str):
+                        scores[row["metric"]].append(p.value / row["value"] - 1)
+        if eager(row):
+            first.add(session)
+            latest[session] = cost(row)
+    for name, found in (("host", once), ("before", before)):
+        for metric, errors in sorted(found.items()):
+            sizes = sorted(abs(e) for e in errors)
+            p90 = sizes[max(0, math.ceil(0.9 * len(sizes)) - 1)]
+            print(
+                f"  {name:14}{metric:26}{len(sizes):5}{statistics.median(sizes):9.1%}{p90:8.1%}{sizes[-1]:8.1%}{statistics.median(errors):+8.1%}"
+            )
+    for session, found in costs.items():
+        print(f"  drift: session {session}, {len(found)} eager steps, {min(found):.1f} to {max(found):.1f} us a launch")
 
 
 def score(path: Path, ours: bool, worst: int) -> None:
@@ -72,6 +129,8 @@ def score(path: Path, ours: bool, worst: int) -> None:
         print(
             f"  {engine:14}{metric:26}{len(found):5}{statistics.median(errors):9.1%}{p90:8.1%}{errors[-1]:8.1%}{bias:+8.1%}{hits:9.0%}"
         )
+    if ours:
+        calibrated(path)
     for ident, why in refused[:worst]:
         print(f"  refused {ident}: {why}")
     everything = sorted((x for found in groups.values() for x in found), key=lambda x: -abs(x[0]))

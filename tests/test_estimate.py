@@ -14,7 +14,7 @@ from dstune.plan.ask import ENGINES, GIB, MIB, Ask
 from dstune.plan.estimate import answer, predictions
 from dstune.plan.memory import kv_bytes, memory
 from dstune.plan.rows import ask_of
-from dstune.plan.speed import decode_step, prefill_seconds, speed
+from dstune.plan.speed import decode_step, host_launches, prefill_seconds, speed
 
 R1 = "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"
 
@@ -55,8 +55,34 @@ def test_memory_as_nvml_shows_it():
 
 def test_speed_on_the_h200():
     assert statistics.median(abs(e) for e in errors("h200.json", "decode_tok_s_per_stream")) <= 0.15
-    assert statistics.median(abs(e) for e in errors("h200.json", "ttft_ms")) <= 0.15
-    assert statistics.median(abs(e) for e in errors("h200-shapes.json", "ttft_ms")) <= 0.10
+    assert statistics.median(abs(e) for e in errors("h200.json", "ttft_ms")) <= 0.10
+    assert statistics.median(abs(e) for e in errors("h200-shapes.json", "ttft_ms")) <= 0.05
+
+
+def test_a_first_token_takes_the_launches_of_one_step_of_its_host():
+    """On the second host, whose launches cost 26 us in its first decode step: prompts of 700 to 24,000 tokens, float32 and eager too."""
+    first = next(r for r in measured("h200-repeat.json") if r["metric"] == "decode_tok_s_per_stream")
+    flags = {"host_launch_us": 1e6 / first["value"] / host_launches(ask_of(first).model)}
+    found = []
+    for r in measured("h200-repeat.json"):
+        if r["metric"] == "ttft_ms":
+            p = predictions(ask_of({**r, "flags": {**r["flags"], **flags}}))["ttft_ms"]
+            found.append(abs(p.value / r["value"] - 1))
+    assert len(found) == 17
+    assert statistics.median(found) <= 0.06
+    assert max(found) <= 0.20
+
+
+def test_float32_prompts_with_grouped_heads_pay_for_their_scores():
+    """sdpa falls to the math kernel: without its scores, 6,000 tokens of the 0.6B would be predicted at half of the measured time."""
+    long = [
+        r
+        for r in measured("h200-shapes.json")
+        if r["metric"] == "ttft_ms" and r["id"].endswith("float32-sdpa-1x6000+1-ttft_ms")
+    ]
+    assert len(long) == 4
+    for r in long:
+        assert predictions(ask_of(r))["ttft_ms"].value == pytest.approx(r["value"], rel=0.10), r["id"]
 
 
 @pytest.mark.parametrize("name", ["h200.json", "h200-shapes.json", "h200-repeat.json"])

@@ -102,6 +102,8 @@ def test_a_local_run_gives_the_launch_cost():
     spec = models.find(R1)
     cost = launch_us(run, spec, {m.params: m for m in models.rows()})
     assert cost == pytest.approx(run["trials"][0]["itl_ms"]["p50"] * 1e3 / host_launches(spec))
+    eager = {"trials": [{**run["trials"][0], "settings": {**run["trials"][0]["settings"], "attention": "eager"}}]}
+    assert launch_us(eager, spec, {m.params: m for m in models.rows()}) < 0.8 * cost, "the same step of more launches"
     step = decode_step(replace(ask_of(row()), host_launch_us=cost), 1, 256)
     assert step.bound == "launch"
     assert step.total * 1e3 == pytest.approx(run["trials"][0]["itl_ms"]["p50"], rel=0.01)

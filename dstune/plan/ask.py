@@ -19,7 +19,8 @@ class Ask:
 
     `batch` is how many sequences run at once, `prompt` and `output` their lengths. `total_mib` is what the driver leaves to CUDA
     (torch's total), `others_mib` what other processes hold on the card. `gpu_layers` is llama.cpp's -ngl (-1: all). `arrival` is `steady`
-    (a closed loop in its stride) or `all at once`. `host_launch_us`: what one kernel launch of an eager loop costs this host, where measured.
+    (a closed loop in its stride) or `all at once`. `host_launch_us`: what one kernel launch of an eager loop costs this host, where measured. `cudnn`: sdpa
+    takes torch's cuDNN kernels (its choice on Hopper) and not the flash ones.
     """
 
     engine: str
@@ -56,6 +57,7 @@ class Ask:
     steps: int = 1
     arrival: str = "steady"
     host_launch_us: float = 0.0
+    cudnn: bool = False
     block: int = 0
 
     @property

@@ -25,7 +25,7 @@ def launch_us(run: Mapping[str, Any], spec: ModelSpec, known: Mapping[int, Model
         alone = (trial.get("workload") or {}).get("concurrency") == 1
         if alone and "transformers" in str(settings.get("server")) and itl.get("p50") and settings.get("device") != "cpu":
             model = known.get(int(settings.get("parameters") or 0), spec)
-            cost = float(itl["p50"]) * 1e3 / host_launches(model)
+            cost = float(itl["p50"]) * 1e3 / host_launches(model, str(settings.get("attention") or ""))
             if LEAST <= cost <= MOST:
                 return cost
     raise DstuneError(

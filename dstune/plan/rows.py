@@ -81,6 +81,7 @@ def ask_of(row: Mapping[str, Any]) -> Ask:
         arrival=str(flags.get("arrival") or "steady"),
         block=_number(flags.get("block_size"), 0),
         host_launch_us=float(flags.get("host_launch_us") or 0),
+        cudnn=bool(flags.get("cudnn_attention")),
     )
 
 

@@ -4,7 +4,8 @@
     bandwidth   = p-norm minimum of (datasheet x part) and (SMs x clock x bytes in flight a clock)
     prefill     = max(floor, flops / (peak x part) + layers x layer)
 
-The host term counts in eager loops (transformers) only; CUDA graphs take it away.
+The host term counts in eager loops (transformers) only; CUDA graphs take it away. A first token of such a loop takes the same launches (its
+floor), and its attention has a rate of its own.
 """
 
 from __future__ import annotations
@@ -152,7 +153,8 @@ def decode_step(ask: Ask, streams: float, context: float) -> Step:
         costs = physics.entry(e, "quant_layer_us", ask.version)
         quant = costs.get(ask.scheme, costs[kernel(ask.scheme)])
         overhead += m.layers * physics.table(e)["quant_gpu_layer_us"].get(kernel(ask.scheme), 0.0) * 1e-6
-        host = host_launches(m) * launch_us(ask) * 1e-6 + m.layers * quant * 1e-6
+        host = host_launches(m, ask.attention) * launch_us(ask) * 1e-6 + m.layers * quant * 1e-6
+        host += m.layers * physics.value(e, "cudnn_layer_us") * 1e-6 if ask.cudnn else 0.0
         host += expert_loop(ask, streams)
         if ask.layers_on_cpu:
             moved = w.body * ask.layers_on_cpu / m.layers
@@ -169,10 +171,11 @@ def decode_step(ask: Ask, streams: float, context: float) -> Step:
     return Step(max(gpu, host), gpu, host, memory_s, compute_s, overhead)
 
 
-def host_launches(m: ModelSpec) -> int:
-    """Kernels that one eager decode step launches."""
+def host_launches(m: ModelSpec, attention: str = "") -> int:
+    """Kernels that one step of an eager loop launches; eager attention has some of its own."""
     row = physics.entry("transformers", "host_launches")
     more = (row["qk_norm"] if m.qk_norm else 0) + (row["post_norms"] if post_norms(m) else 0)
+    more += row["eager_attention"] if attention == "eager" else 0
     return int(m.layers * (row["layer"] + more) + row["step"])
 
 
@@ -227,23 +230,39 @@ def prefill_seconds(ask: Ask, tokens: float, length: float) -> float:
     m, e, tp = ask.model, ask.engine, tensor_parallel(ask)
     linear = 2 * (m.read - m.output) * tokens + 2 * m.output * max(1.0, tokens / max(1.0, length))
     attention = 2 * m.kv_layers * m.heads * m.head_dim * length * tokens
-    seconds = (linear + attention) / tp / rate(ask)
     one = decode_step(ask, 1, length)
     if e == "transformers":
-        floor = m.layers * physics.value(e, "prefill_floor_us") * 1e-6 + (
-            one.host - m.layers * physics.entry(e, "host_launches")["layer"] * launch_us(ask) * 1e-6
-        )
-        units = physics.value(e, "elementwise_hidden") * m.hidden + physics.value(e, "elementwise_inner") * m.intermediate
-        units += physics.value(e, "elementwise_qk") * (m.heads + m.kv_heads) * m.head_dim if m.qk_norm else 0.0
-        streaming = ask.gpu.bandwidth_gb_s * 1e9 * physics.value(e, "bandwidth") / dies(ask.gpu)
-        seconds += units * tokens * m.layers * BYTES[ask.dtype] / streaming
-        if ask.attention == "eager":
-            scores = m.heads * length * tokens * m.kv_layers
-            seconds += scores * physics.value(e, "eager_score_traffic") * BYTES[ask.dtype] / 2 / (ask.gpu.bandwidth_gb_s * 1e9)
-        return float(max(floor if ask.gpu.cc[0] else 0.0, seconds, one.gpu, expert_loop(ask, tokens)))
+        return _loop_prefill(ask, tokens, length, linear, attention, one)
+    seconds = (linear + attention) / tp / rate(ask)
     if e == "llama.cpp" and ask.gpus > 1 and ask.split != "none" and tokens > physics.value(e, "ubatch"):
         seconds /= 1 + (2 * ask.gpus / (ask.gpus + 1) - 1) * physics.value(e, "pipeline")
     return float(_norm(seconds, one.memory)) + one.overhead
+
+
+def _loop_prefill(ask: Ask, tokens: float, length: float, linear: float, attention: float, one: Step) -> float:
+    """The prompt pass of a transformers loop: the launches of one pass, or products, attention and the elementwise kernels between them.
+
+    `linear` and `attention` are flops, the latter of the causal half. Math attention (eager, or float32 with grouped heads under sdpa)
+    computes the whole square and moves its scores through memory.
+    """
+    m, e, width = ask.model, "transformers", BYTES[ask.dtype]
+    raw = ask.gpu.bandwidth_gb_s * 1e9
+    peak = rate(ask)
+    seconds = linear / peak
+    single = ask.dtype == "float32" and not ask.scheme
+    scores = m.heads * length * tokens * m.kv_layers
+    if ask.attention == "eager":
+        seconds += 2 * attention / peak + scores * physics.value(e, "eager_score_traffic") * width / 2 / raw
+    elif single and m.kv_heads < m.heads and ask.attention != "flash_attention_2":
+        seconds += 2 * attention / peak + scores * physics.value(e, "math_score_traffic") / raw
+    else:
+        part = physics.entry(e, "attention_rate").get("cudnn" if ask.cudnn else ask.gpu.architecture)
+        seconds += attention / peak * (physics.value(e, "prefill_rate") / part if part and not single else 1.0)
+    units = physics.value(e, "elementwise_hidden") * m.hidden + physics.value(e, "elementwise_inner") * m.intermediate
+    units += physics.value(e, "elementwise_qk") * (m.heads + m.kv_heads) * m.head_dim if m.qk_norm else 0.0
+    seconds += units * tokens * m.layers * width / (raw * physics.value(e, "bandwidth") / dies(ask.gpu))
+    floor = one.host + physics.value(e, "generate_us") * 1e-6 if ask.gpu.cc[0] else 0.0
+    return max(_norm(floor, seconds), one.gpu, expert_loop(ask, tokens))
 
 
 def streams(ask: Ask) -> float:

@@ -79,6 +79,7 @@ def test_unrelated_code_keeps_its_bytes(case: tuple[str, str, Context, str, str]
     """Code around a program, whatever its style, comes back byte for byte; the edit does the same as without it."""
     name, _, context, text, wanted = case
     assume(name != "main-guard")  # it indents what follows
+    assume(name != "stream-endpoint" or not any("import  json" in part for part in [*before, *after]))  # there already
     head, tail = "".join(before), "".join(after)
     out = edited(head + text + tail, name, context)
     assert out is not None

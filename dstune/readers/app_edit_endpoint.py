@@ -59,7 +59,7 @@ def _sister(program: Program, where: Site, function: cst.FunctionDef, kind: str)
     name = f"{function.name.value}_stream"
     if route is None or len(function.decorators) > 1 or not isinstance(line, cst.SimpleStatementLine) or name in tree.names:
         return None
-    around, rest = following(tree, line)
+    around, rest = following(tree, line, locks=True)
     block = list(function.body.body) if isinstance(function.body, cst.IndentedBlock) else []
     if around not in block or len(line.body) != 1:
         return None
@@ -80,7 +80,15 @@ def _sister(program: Program, where: Site, function: cst.FunctionDef, kind: str)
     )
     end = statements(tree, text)
     end[0] = end[0].with_changes(leading_lines=[cst.EmptyLine(indent=False)])
-    body = [*before, *worker(program, where, tail, line), *end]
+    working = worker(program, where, tail, line)
+    locks = [
+        n
+        for n in tree.above(line)
+        if isinstance(n, cst.With) and tree.within(n, function) and isinstance(n.items[0].item, cst.Name)
+    ]
+    if locks:
+        working[2] = _locked(working[2], locks[0])
+    body = [*before, *working, *end]
     if {"streamer", "failed", "work", "events"} & {n.value for s in before for n in walk(s, cst.Name)}:
         return None
     lines = [cst.EmptyLine(indent=False), cst.EmptyLine(indent=False)]
@@ -91,6 +99,15 @@ def _sister(program: Program, where: Site, function: cst.FunctionDef, kind: str)
         returns=None,
         leading_lines=lines,
     )
+
+
+def _locked(work: Any, lock: cst.With) -> Any:
+    """The worker with its generation under the lock that the route holds too."""
+    attempt = next(iter(walk(work, cst.Try)))
+    line = attempt.body.body[0]
+    edits = Edits()
+    edits.put(line, cst.With(lock.items, cst.IndentedBlock([line])))
+    return edits.made(cst.Module([work])).body[0]
 
 
 def _path(decorator: cst.Decorator) -> str:

@@ -66,15 +66,17 @@ def stream_page(program: Program) -> cst.Module | None:
     return add_import(module, "from transformers import TextIteratorStreamer")
 
 
-def following(tree: Tree, line: Any) -> tuple[Any, list[Any]]:
-    """(the statement that holds the line and nothing but guards, what follows in order)."""
+def following(tree: Tree, line: Any, locks: bool = False) -> tuple[Any, list[Any]]:
+    """(the statement that holds the line and nothing but guards, what follows in order). `locks`: a `with name:` is one too."""
     here, rest = line, []
     while True:
         block = tree.parent(here)
         body = list(getattr(block, "body", ()))
         rest += body[next(i for i, s in enumerate(body) if s is here) + 1 :]
         owner = tree.parent(block) if block is not None else None
-        if isinstance(owner, cst.With) and all(_AROUND.search(tree.code(i.item)) for i in owner.items):
+        if isinstance(owner, cst.With) and all(
+            _AROUND.search(tree.code(i.item)) or (locks and isinstance(i.item, cst.Name)) for i in owner.items
+        ):
             here = owner
             continue
         return here, rest

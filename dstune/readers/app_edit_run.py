@@ -137,9 +137,13 @@ _BLOCKING = re.compile(r"\.generate\(|from_pretrained\(|time\.sleep\(|requests\.
 
 
 def sync_handler(program: Program, context: Context) -> cst.Module | None:
-    """`async def` that blocks and awaits nothing → `def`: Gradio and FastAPI run that in a thread of its own."""
+    """`async def` that blocks and awaits nothing → `def`: Gradio and FastAPI run that in a thread of its own.
+
+    Gradio counts its threads. FastAPI runs up to 40: there the model answers one at a time, behind a lock, as it did in the event loop.
+    """
     tree, edits = program.tree, Edits()
     awaited = {callee(c)[1] for a in tree.find(cst.Await) for c in walk(a, cst.Call)}
+    gate, gated = "", None
     for function in tree.functions:
         waits = list(walk(function, cst.Await))
         nested = any(n.asynchronous is not None for kind in (cst.For, cst.With, cst.CompFor) for n in walk(function.body, kind))
@@ -148,7 +152,34 @@ def sync_handler(program: Program, context: Context) -> cst.Module | None:
         if function.asynchronous is None or waits or nested or function.name.value in awaited or not blocks:
             continue
         edits.add(function, lambda n: n.with_changes(asynchronous=None))
-    return made(program, edits)
+        if not (tree.imported("fastapi", "FastAPI") or tree.imported("fastapi")) or "Lock(" in tree.module.code:
+            continue
+        for where in program.generates:
+            line = tree.statement(where.call)
+            if (
+                tree.function(where.call) is function
+                and isinstance(line, cst.SimpleStatementLine)
+                and not where.has("streamer")
+            ):
+                gate = gate or tree.fresh("one_at_a_time", "generating")
+                gated = gated or function
+                _under(edits, line, gate, tree.step(line))
+    if gated is not None:
+        top: cst.CSTNode = [gated, *tree.above(gated)][-2]
+        new = statements(tree, f"{gate} = Lock()\n")[0]
+        edits.add(top, lambda n: _led(n, new))
+    after = made(program, edits)
+    return add_import(after, "from threading import Lock") if after is not None and gate else after
+
+
+def _led(node: Any, new: Any) -> Any:
+    """A statement of the module before a definition, both set off by blank lines."""
+    blank = cst.EmptyLine(indent=False)
+    gap = [e for e in node.leading_lines if not e.comment]
+    comments = [e for e in node.leading_lines if e.comment]
+    return cst.FlattenSentinel(
+        [new.with_changes(leading_lines=gap[:1]), node.with_changes(leading_lines=[blank, blank, *comments])]
+    )
 
 
 TURNS = 10

@@ -1,6 +1,7 @@
 """A small chat backend for the internal wiki."""
 import logging
 import time
+from threading import Lock
 
 import torch
 import uvicorn
@@ -29,6 +30,8 @@ class ChatResponse(BaseModel):
     answer: str
     seconds: float
 
+one_at_a_time = Lock()
+
 
 @app.post("/chat", response_model=ChatResponse)
 def chat(req: ChatRequest):
@@ -40,7 +43,8 @@ def chat(req: ChatRequest):
     ]
     text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     inputs = tokenizer([text], return_tensors="pt").to(model.device)
-    outputs = model.generate(**inputs, max_new_tokens=req.max_tokens, do_sample=True, temperature=req.temperature)
+    with one_at_a_time:
+        outputs = model.generate(**inputs, max_new_tokens=req.max_tokens, do_sample=True, temperature=req.temperature)
     answer = tokenizer.decode(outputs[0][inputs.input_ids.shape[1]:], skip_special_tokens=True)
     logger.info("answered in %.1f s", time.time() - start)
     return ChatResponse(answer=answer, seconds=time.time() - start)

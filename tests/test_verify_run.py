@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from dstune.cli.verify_sides import side_of
 from dstune.errors import DstuneError
 from dstune.load import launch
 from dstune.load.launch import Program, Running, interpreter, with_port
-from dstune.load.verify import bare, calls, faulty
+from dstune.load.verify import bare, calls, counted, faulty
 from dstune.probes.tree import Watch, alive, members, ports, resident_mib, used_s
 
 ROOT = Path(__file__).parents[1]
@@ -427,3 +428,33 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     flags = ["-shared", "-fPIC", "-O1", "-Wl,-soname,libnvidia-ml.so.1"]
     subprocess.run(["gcc", *flags, "-o", folder / "libnvidia-ml.so.1", source], check=True)
     return folder
+
+
+def test_tokens_are_counted_when_the_hook_saw_every_answer(tmp_path: Path) -> None:
+    """The line of the last answer may come late; with a line missing nothing is claimed; a failed request's tokens are nobody's."""
+    log = tmp_path / "calls"
+    at = time.perf_counter()
+    rows = [json.dumps({"begin": at + n, "end": at + n + 0.5, "tokens": 24, "rows": 1}) + "\n" for n in range(3)]
+
+    def figures(ok: int, failed: int = 0) -> dict[str, Any]:
+        return {"requests": {"ok": ok, "failed": failed}, "duration_s": 6.0, "output_tok_s": 0.5, "tokens_counted_by": "events"}
+
+    log.write_text("".join(rows[:2]))
+    late = threading.Timer(0.3, lambda: log.write_text("".join(rows)))
+    late.start()
+    o = figures(3)
+    counted(o, str(log), at - 1, at + 5)
+    late.join()
+    assert (o["output_tokens"], o["output_tok_s"], o["tokens_counted_by"]) == (72, 12.0, "generate")
+    o = figures(2, 1)
+    counted(o, str(log), at - 1, at + 5)
+    assert o["output_tokens"] == 48
+    o = figures(5)
+    counted(o, str(log), at - 1, at - 0.5)
+    assert o["output_tok_s"] is None
+    o = figures(0, 3)
+    counted(o, str(log), at - 1, at + 5)
+    assert o["output_tok_s"] is None, "nobody was answered"
+    begun = time.monotonic()
+    counted(figures(3), str(tmp_path / "none"), at, at + 5)
+    assert time.monotonic() - begun < 1, "nothing is waited for where there is no hook"

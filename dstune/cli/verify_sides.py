@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -158,7 +159,8 @@ def measure(side: Side, bench: Bench, folder: str, within_s: float) -> Measured:
                 found = _passes(side, bench, server, running.calls, watched)
                 found.up_s = round(up_s, 2)
                 if any(o["failed_all"] for o in found.outcomes):
-                    found.words = running.words()
+                    words = running.words()
+                    found.words = words if re.match(r"(?:\w+\.)*\w*(?:Error|Exception)\b", words) else ""
                 return found
             finally:
                 watched[0].end()

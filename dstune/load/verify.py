@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -190,7 +191,7 @@ def _trial(
     o = done.outcome
     figures = o | outcome(replies, work, {"cpu_s": o["client_cpu_s"], "connections": o["connections"]}) | shape(replies)
     good = figures["requests"]["ok"]
-    _counted(figures, log, begun, now())
+    counted(figures, log, begun, now())
     figures["output_char_s"] = round(length / figures["duration_s"], 1) if length and figures["duration_s"] else None
     by_token = figures["output_tok_s"] is not None and figures["output_tokens"]
     figures["length"] = round((figures["output_tokens"] if by_token else length) / good, 2) if good else None
@@ -219,17 +220,30 @@ def _unseen(reply: Reply, patience_s: float) -> bool:
     return not reply.ok or reply.ttft is None or reply.ttft > patience_s
 
 
-def _counted(o: dict[str, Any], log: str, begin: float, end: float) -> None:
-    """Tokens as `generate` itself counted them, where the hook saw it. Events of a page are no tokens: a rate of them is taken out."""
-    tokens = sum(row["tokens"] for row in calls(log) if begin <= row["begin"] and row["end"] <= end + 1)
-    if tokens:
+WRITTEN_S = 3.0
+"""Seconds that the hook's last line may come after the answer it belongs to: a thread that generates ends after its last text was sent."""
+
+
+def counted(o: dict[str, Any], log: str, begin: float, end: float) -> None:
+    """Tokens as `generate` itself counted them, where the hook saw every answer. Events of a page are no tokens: a rate of them is taken out."""
+    ok, failed = o["requests"]["ok"], o["requests"]["failed"]
+    rows = _rows(log, begin, end)
+    while calls(log) and len(rows) < ok + failed and now() < end + WRITTEN_S:
+        time.sleep(0.05)
+        rows = _rows(log, begin, end)
+    if ok and len(rows) >= ok:
+        tokens = round(sum(row["tokens"] for row in rows) * ok / (ok + failed))
         o |= {
             "output_tokens": tokens,
             "output_tok_s": round(tokens / max(o["duration_s"], 1e-9), 2),
             "tokens_counted_by": "generate",
         }
-    elif o.get("tokens_counted_by") in ("events", "chunks", ""):
+    elif o.get("tokens_counted_by") in ("events", "chunks", "") or not ok:
         o["output_tok_s"] = None
+
+
+def _rows(log: str, begin: float, end: float) -> list[dict[str, Any]]:
+    return [row for row in calls(log) if begin <= row["begin"] <= end]
 
 
 def calls(log: str) -> list[dict[str, Any]]:

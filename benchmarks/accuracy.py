@@ -64,16 +64,16 @@ def eager(row: dict[str, Any]) -> bool:
 def cost(row: dict[str, Any]) -> float:
     """Microseconds of a launch that an eager decode row implies."""
     ask = ask_of(row)
-    return 1e6 / row["value"] / host_launches(ask.model, ask.attention)
+    return 1e6 / float(row["value"]) / host_launches(ask.model, ask.attention)
 
 
-def calibrated(path: Path) -> None:
+def calibrated(path: Path, worst: int) -> None:
     """Prints how the speeds of one of our files are met once the launch cost of its host is known."""
     rows = read(path)
     if any((r.get("flags") or {}).get("host_launch_us") for r in rows):
         return
-    once: dict[str, list[float]] = collections.defaultdict(list)
-    before: dict[str, list[float]] = collections.defaultdict(list)
+    once: dict[str, list[tuple[float, str]]] = collections.defaultdict(list)
+    before: dict[str, list[tuple[float, str]]] = collections.defaultdict(list)
     known: dict[int, float] = {}
     latest: dict[int, float] = {}
     costs: dict[int, list[float]] = collections.defaultdict(list)
@@ -89,19 +89,23 @@ def calibrated(path: Path) -> None:
                 if us and not (scores is once and eager(row) and session not in first):
                     p = guess({**row, "flags": {**(row.get("flags") or {}), "host_launch_us": us}}, True)
                     if not isinstance(p, str):
-                        scores[row["metric"]].append(p.value / row["value"] - 1)
+                        scores[row["metric"]].append((p.value / row["value"] - 1, row["id"]))
         if eager(row):
             first.add(session)
             latest[session] = cost(row)
     for name, found in (("host", once), ("before", before)):
         for metric, errors in sorted(found.items()):
-            sizes = sorted(abs(e) for e in errors)
+            sizes, bias = sorted(abs(e) for e, _ in errors), statistics.median(e for e, _ in errors)
             p90 = sizes[max(0, math.ceil(0.9 * len(sizes)) - 1)]
-            print(
-                f"  {name:14}{metric:26}{len(sizes):5}{statistics.median(sizes):9.1%}{p90:8.1%}{sizes[-1]:8.1%}{statistics.median(errors):+8.1%}"
-            )
-    for session, found in costs.items():
-        print(f"  drift: session {session}, {len(found)} eager steps, {min(found):.1f} to {max(found):.1f} us a launch")
+            print(f"  {name:14}{metric:26}{len(sizes):5}{statistics.median(sizes):9.1%}{p90:8.1%}{sizes[-1]:8.1%}{bias:+8.1%}")
+            for error, ident in sorted(errors, key=lambda x: -abs(x[0]))[:worst]:
+                print(f"     {error:+6.0%}  {ident}")
+    for session, each in costs.items():
+        low, high = min(each), max(each)
+        print(
+            f"  drift: session {session}, {len(each)} eager steps, {low:.1f} to {high:.1f} us a launch: one number for all is"
+            f" {(high - low) / (high + low):.0%} off at best"
+        )
 
 
 def score(path: Path, ours: bool, worst: int) -> None:
@@ -130,7 +134,7 @@ def score(path: Path, ours: bool, worst: int) -> None:
             f"  {engine:14}{metric:26}{len(found):5}{statistics.median(errors):9.1%}{p90:8.1%}{errors[-1]:8.1%}{bias:+8.1%}{hits:9.0%}"
         )
     if ours:
-        calibrated(path)
+        calibrated(path, worst)
     for ident, why in refused[:worst]:
         print(f"  refused {ident}: {why}")
     everything = sorted((x for found in groups.values() for x in found), key=lambda x: -abs(x[0]))

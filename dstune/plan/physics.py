@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from dstune.catalog import load
@@ -46,12 +46,14 @@ def source(engine: str, name: str, version: str = "") -> str:
     return str(entry(engine, name, version).get("source", ""))
 
 
+@lru_cache(maxsize=1024)
 def numbers(text: str) -> tuple[int, ...]:
     """`0.6.6.post1` → (0, 6, 6); `0.2.x` → (0, 2)."""
     found = re.match(r"v?(\d+(?:\.\d+)*)", text.strip())
     return tuple(int(n) for n in found[1].split(".")) if found else ()
 
 
+@lru_cache(maxsize=1024)
 def release(engine: str, version: str) -> tuple[int, ...]:
     """A version as numbers. A year (`2024-05 (RunPod)`) stands for a release of that year; nothing stands for the latest."""
     text = version.strip().lower()

@@ -120,7 +120,7 @@ def test_a_keyword_goes_in_and_out_again(args: list[str], style: str, key: str, 
 
 
 def notebook(*cells: str, **style: Any) -> str:
-    made = [
+    made: list[dict[str, Any]] = [
         {"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None, "source": c.splitlines(keepends=True)}
         for c in cells
     ]

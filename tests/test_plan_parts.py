@@ -16,7 +16,7 @@ from dstune.plan.memory import memory, vllm_limits
 from dstune.plan.names import engine_of, gpu_of, model_of
 from dstune.plan.quant import parse, plain
 from dstune.plan.rows import ask_of
-from dstune.plan.speed import decode_step, host_launches
+from dstune.plan.speed import decode_step, host_launches, speed
 
 R1 = "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"
 PUBLISHED = Path(__file__).parents[1] / "benchmarks" / "published.json"
@@ -107,6 +107,9 @@ def test_a_local_run_gives_the_launch_cost():
     step = decode_step(replace(ask_of(row()), host_launch_us=cost), 1, 256)
     assert step.bound == "launch"
     assert step.total * 1e3 == pytest.approx(run["trials"][0]["itl_ms"]["p50"], rel=0.01)
+    for trial in run["trials"]:  # 1, 8 and 32 streams: first tokens follow from the pace of one, on which nothing was fitted
+        more = replace(ask_of(row()), host_launch_us=cost, prompt=256, output=64, batch=trial["workload"]["concurrency"])
+        assert speed(more).ttft_ms == pytest.approx(trial["ttft_ms"]["p50"], rel=0.12)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 import sys
 from dataclasses import replace
 from typing import Any
@@ -15,6 +17,17 @@ from dstune.model import Report, Trial, Workload, parse_json
 
 SWEEP_STEP_S = 6.0
 """Seconds of one step of a sweep: eight steps stay under a minute."""
+
+
+class Number(click.FloatRange):
+    """A finite number in a range: neither nan nor inf, which pass every comparison or none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """click: the number, or the error."""
+        found = float(super().convert(value, param, ctx))
+        if not math.isfinite(found):
+            self.fail(say(f"{value} is no finite number", f"{value} 不是有限的数"), param, ctx)
+        return found
 
 
 @click.command(
@@ -40,7 +53,7 @@ SWEEP_STEP_S = 6.0
 )
 @click.option(
     "--rate",
-    type=click.FloatRange(min=0.01),
+    type=Number(0.01, 100_000),
     help=say("Requests per second (Poisson arrivals) instead.", "每秒请求数（泊松到达），代替并发数。"),
 )
 @click.option("--sweep", is_flag=True, help=say("Double the concurrency until it no longer pays.", "并发翻倍直到不再有收益。"))
@@ -71,13 +84,21 @@ SWEEP_STEP_S = 6.0
     "--model", default="", help=say("Model name to ask for (default: the first one served).", "请求的模型名（默认取第一个）。")
 )
 @click.option(
-    "--temperature", type=float, help=say("Sampling temperature (default: the server's).", "采样温度（默认用服务端的）。")
+    "--temperature",
+    type=Number(0, 100),
+    help=say("Sampling temperature (default: the server's).", "采样温度（默认用服务端的）。"),
 )
-@click.option("--slo-ttft", type=float, help=say("Objective for the first token in ms (goodput).", "首 token 目标，毫秒。"))
-@click.option("--slo-itl", type=float, help=say("Objective per output token in ms (goodput).", "每 token 目标，毫秒。"))
+@click.option(
+    "--slo-ttft",
+    type=Number(0, min_open=True),
+    help=say("Objective for the first token in ms (goodput).", "首 token 目标，毫秒。"),
+)
+@click.option(
+    "--slo-itl", type=Number(0, min_open=True), help=say("Objective per output token in ms (goodput).", "每 token 目标，毫秒。")
+)
 @click.option(
     "--timeout",
-    type=float,
+    type=Number(0.01, 86400),
     default=120.0,
     show_default=True,
     help=say("Seconds until a request counts as failed.", "请求超时秒数。"),
@@ -125,20 +146,25 @@ SWEEP_STEP_S = 6.0
 @click.option("-o", "out", type=click.Path(), help=say("Write the report as JSON to a file.", "把 JSON 报告写入文件。"))
 @common
 def command(url: tuple[str, ...], gradio: str | None, local: str | None, out: str | None, as_json: bool, **options: Any) -> int:
+    if out:
+        _writable(out)
     if url[:1] == ("compare",):
         report = _compare(url[1:])
     elif local:
         report = _local(local, options)
     else:
-        where = gradio or (url[0] if len(url) == 1 else "")
-        if not where:
-            raise DstuneError(say("no server given", "没有给出服务"), "", "dstune bench http://127.0.0.1:8000")
-        report = _serve(where, options, bool(gradio))
+        where = [*url, *([gradio] if gradio else [])]
+        if len(where) != 1:
+            raise DstuneError(
+                say("no server given", "没有给出服务") if not where else say("more than one server given", "给出了多个服务"),
+                " ".join(where), "dstune bench http://127.0.0.1:8000",
+            )  # fmt: skip
+        report = _serve(where[0], options, bool(gradio))
+    emit(report, as_json)  # before the file: a full disk must not cost the load
     if out:
         from dstune.report.json import dumps
 
         save(out, dumps(report) + "\n")
-    emit(report, as_json)
     if report.verdicts:
         return Exit.OK if all(v.met for v in report.verdicts) else Exit.FINDINGS
     return Exit.OK if any(t.outcome["requests"]["ok"] for t in report.trials) else Exit.UNOBSERVABLE
@@ -148,9 +174,12 @@ def _serve(url: str, o: dict[str, Any], gradio: bool = False) -> Report:
     from dstune.load.detect import api_key, detect
     from dstune.load.run import Options
 
+    length = SWEEP_STEP_S if o["sweep"] else 30.0
+    if o["duration"] is not None:
+        length = seconds(o["duration"])
     key = api_key(o["api_key_file"])
     headers = (("Authorization", f"Bearer {key}"),) if key else ()
-    server = detect(url, dict(headers), gradio)
+    server = detect(url, dict(headers), gradio, not o["insecure"])
     work = Workload(
         output_tokens=o["max_tokens"],
         concurrency=o["concurrency"],
@@ -160,7 +189,6 @@ def _serve(url: str, o: dict[str, Any], gradio: bool = False) -> Report:
     )
     extra: dict[str, Any] = {} if o["temperature"] is None else {"temperature": o["temperature"]}
     name = o["model"] or (server.models[0] if server.models else "default")
-    length = seconds(o["duration"]) if o["duration"] else SWEEP_STEP_S if o["sweep"] else 30.0
     if o["model_dir"]:
         from dstune.load.count import counter
 
@@ -169,6 +197,12 @@ def _serve(url: str, o: dict[str, Any], gradio: bool = False) -> Report:
         work, o["profile"], name, length, o["requests"], True, o["warmup"], o["timeout"], headers, extra, verify_tls=not o["insecure"],
         api_name=o["api_name"], tokenizer=o["model_dir"] or "",
     )  # fmt: skip
+    if o["behaviour"] and server.dialect == "gradio":
+        raise DstuneError(
+            say("--behaviour needs an OpenAI-compatible API", "--behaviour 需要 OpenAI 兼容接口"),
+            say("a Gradio page takes no temperature and no system prompt", "Gradio 页面不接受温度和系统提示词"),
+            "dstune bench http://127.0.0.1:8000 --behaviour",
+        )
     if o["behaviour"]:
         from dstune.load.behave import behave
 
@@ -180,10 +214,17 @@ def _serve(url: str, o: dict[str, Any], gradio: bool = False) -> Report:
     else:
         trials = []
         for i in range(o["repeat"]):
-            trials.append(
-                _one(server, replace(options, seed=i + 1), workers, f"{i + 1}/{o['repeat']}" if o["repeat"] > 1 else "")
-            )
+            label = f"{i + 1}/{o['repeat']}" if o["repeat"] > 1 else ""
+            try:
+                trials.append(_one(server, replace(options, seed=i + 1), workers, label))
+            except KeyboardInterrupt:  # while this run warmed up: the runs so far are the report
+                if not trials:
+                    raise
+                break
             if trials[-1].outcome.get("interrupted"):
+                if len(trials) > 1 and not trials[-1].outcome["requests"]["ok"]:
+                    trials.pop()
+                    trials[-1].outcome["interrupted"] = True
                 break
     return replace(empty("bench"), trials=tuple(trials))
 
@@ -212,7 +253,7 @@ def _one(server: Any, options: Any, workers: int | None, label: str = "") -> Tri
     from dstune.load.run import Live, processes, trial
 
     workers = workers or (processes(options.workload.concurrency) if options.workload.rate is None else 1)
-    beside = Beside(server.base, options.headers, server.metrics)
+    beside = Beside(server.base, options.headers, server.metrics, options.verify_tls)
     live, tick = Live(), _progress(label)
     try:
         if workers > 1:
@@ -237,7 +278,9 @@ def _sweep(server: Any, options: Any, workers: int | None) -> list[Trial]:
     trials: list[Trial] = []
 
     def step(work: Workload) -> dict[str, Any]:
-        found = _one(server, replace(options, workload=work), workers, f"c={work.concurrency}")
+        # each client asks at least once, or the step would be one of fewer clients
+        count = options.requests and max(options.requests, work.concurrency)
+        found = _one(server, replace(options, workload=work, requests=count), workers, f"c={work.concurrency}")
         trials.append(found)
         return found.outcome
 
@@ -270,22 +313,46 @@ def _compare(paths: tuple[str, ...]) -> Report:
             say("compare takes two files", "compare 需要两个文件"), "", "dstune bench compare before.json after.json"
         )
     before, after = (outcomes(p) for p in paths)
-    return replace(empty("bench"), verdicts=tuple(compare(before, after)))
+    verdicts = tuple(compare(before, after))
+    if not verdicts:
+        raise DstuneError(
+            say("these two reports have no figure in common", "这两份报告没有共同的指标"), "", "dstune bench URL -o run.json"
+        )
+    return replace(empty("bench"), verdicts=verdicts)
 
 
 def outcomes(path: str) -> list[dict[str, Any]]:
     """The trials of a saved report. Raises `DstuneError` for what is none."""
+    from dstune.verify import compare
+
     try:
         with open(path, encoding="utf-8") as f:
             data = parse_json(f.read())
         found = data["trials"] if "trials" in data else [data["trial"]]
-        return [t for t in found if t["requests"] is not None]
+        kept = [t for t in found if t["requests"] is not None]
+        if not kept or any(v.before != v.before for v in compare(kept, kept)):  # NaN
+            raise ValueError
+        return kept
     except OSError as error:
         raise DstuneError(f"{path}: {error.strerror}", "", "dstune bench URL -o run.json") from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise DstuneError(
             say(f"{path} is no report of dstune bench", f"{path} 不是 dstune bench 的报告"), "", "dstune bench URL -o run.json"
         ) from None
+
+
+def _writable(path: str) -> None:
+    """Before half a minute of load: whether the report can be written there. Raises `DstuneError`."""
+    folder = os.path.dirname(os.path.abspath(path))
+    why = ""
+    if os.path.isdir(path):
+        why = say("this is a folder", "这是一个文件夹")
+    elif not os.path.isdir(folder):
+        why = say(f"there is no folder {folder}", f"文件夹 {folder} 不存在")
+    elif not os.access(folder, os.W_OK) and not (os.path.exists(path) and not os.path.isfile(path)):
+        why = say(f"{folder} cannot be written", f"{folder} 不可写")
+    if why:
+        raise DstuneError(say(f"no report can be written to {path}", f"无法把报告写入 {path}"), why, "-o run.json")
 
 
 def seconds(text: str) -> float:

@@ -21,10 +21,10 @@ _GAUGES = {
 class Beside:
     """`begin` when the load begins (after warm-up), `end` when it is over; `end` gives the parts `gpu` and `server` of a trial."""
 
-    def __init__(self, base: str, headers: Sequence[tuple[str, str]], metrics: bool) -> None:
+    def __init__(self, base: str, headers: Sequence[tuple[str, str]], metrics: bool, verify_tls: bool = True) -> None:
         from dstune.probes.nvidia_timeline import Timeline
 
-        self._base, self._headers, self._metrics = base, dict(headers), metrics
+        self._base, self._headers, self._metrics, self._verify = base, dict(headers), metrics, verify_tls
         self._gpu = Timeline()
         self._texts: list[str] = []
         self._begin = 0.0
@@ -63,7 +63,7 @@ class Beside:
         from dstune.load.detect import fetch
 
         try:
-            status, _, body = fetch(f"{self._base}/metrics", self._headers, 3.0)
+            status, _, body = fetch(f"{self._base}/metrics", self._headers, 3.0, self._verify)
         except UnobservableError:
             return
         if status == 200:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dstune.load.client import Answer
+from dstune.load.client import MAX_BODY, Answer
 from dstune.model import parse_json
+
+Pieces = list[tuple[float, bytes]]
+"""(arrival, bytes) of a body."""
 
 
 @dataclass(slots=True)
@@ -36,6 +40,7 @@ class Reply:
     bursts: int = 0
     timings: dict[str, Any] | None = None
     served: str = ""
+    lag: float = 0.0
 
     @property
     def ok(self) -> bool:
@@ -45,35 +50,79 @@ class Reply:
 
 def read(answer: Answer) -> Reply:
     """The reply of one OpenAI answer."""
-    reply = Reply(answer.due, answer.sent, answer.ended, error=answer.error, detail=answer.detail)
-    if answer.status >= 400:
-        reply.error, reply.detail = f"http-{answer.status}", server_words(b"".join(p for _, p in answer.pieces))
+    reply = Reply(answer.due, answer.sent, answer.ended, error=answer.error, detail=answer.detail, lag=answer.lag)
+    pieces = unpacked(answer)
+    if refused(answer, reply, pieces):
         return reply
-    streamed = answer.headers.get("content-type", "").startswith("text/event-stream")
     try:
-        if streamed:
-            _streamed(answer, reply)
+        if answer.headers.get("content-type", "").lower().startswith("text/event-stream") or _looks_streamed(pieces):
+            _streamed(pieces, reply)
         elif not reply.error:
-            _whole(answer, reply)
-    except (TypeError, AttributeError, KeyError, ValueError) as error:  # JSON of another shape than OpenAI's
-        reply.error, reply.detail = reply.error or "no-json", str(error)
+            _whole(pieces, reply)
+    except (TypeError, AttributeError, KeyError, ValueError):  # JSON of another shape than OpenAI's
+        reply.error, reply.detail = reply.error or "no-json", _excerpt(pieces)
     if not reply.error and not reply.stamps and not reply.output_tokens:
         reply.error = "empty"
     return reply
 
 
-def events(pieces: list[tuple[float, bytes]]) -> Iterator[tuple[float, bytes, bytes]]:
+def refused(answer: Answer, reply: Reply, pieces: Pieces) -> bool:
+    """Whether the status alone says that this is no answer; the reply then has the server's words."""
+    if answer.status >= 400:
+        reply.error, reply.detail = f"http-{answer.status}", server_words(b"".join(p for _, p in pieces))
+    elif answer.status >= 300:
+        reply.error, reply.detail = f"http-{answer.status}", f"location: {answer.headers.get('location', '-')}"[:300]
+    return answer.status >= 300
+
+
+def unpacked(answer: Answer) -> Pieces:
+    """The pieces of the body, decompressed where a server or proxy compresses without being asked to; up to `MAX_BODY` bytes."""
+    coding = answer.headers.get("content-encoding", "").lower()
+    if coding not in ("gzip", "x-gzip", "deflate"):
+        return answer.pieces
+    import zlib
+
+    unpack, left, out = zlib.decompressobj(zlib.MAX_WBITS | 32), MAX_BODY, []
+    try:
+        for stamp, piece in answer.pieces:
+            plain = unpack.decompress(piece, left)
+            left -= len(plain)
+            out.append((stamp, plain))
+            if left <= 0:
+                break
+    except zlib.error:
+        return answer.pieces
+    return out
+
+
+def _looks_streamed(pieces: Pieces) -> bool:
+    """Whether a body under another content type is a stream of events all the same, as some proxies and home-made servers send."""
+    return bool(pieces) and pieces[0][1].startswith((b"data:", b"event:", b": "))
+
+
+def _excerpt(pieces: Pieces) -> str:
+    return b"".join(p for _, p in pieces[:20])[:200].decode("utf-8", "replace")
+
+
+def events(pieces: Pieces) -> Iterator[tuple[float, bytes, bytes]]:
     """(arrival of its last byte, event name, data) of each server-sent event; an unfinished last one is left out."""
-    rest = b""
+    rest = bytearray()
+    carried = b""
+    looked = 0
     for stamp, piece in pieces:
-        if not rest and piece.startswith(b"data: {") and piece.endswith(b"}\n\n") and piece.count(b"\n") == 2:
+        if not rest and not carried and piece.startswith(b"data: {") and piece.endswith(b"}\n\n") and piece.count(b"\n") == 2:
             yield stamp, b"", piece[6:-2]  # one whole event in one piece: what nearly every server sends
             continue
+        if carried or b"\r" in piece:
+            piece = carried + piece
+            carried = b"\r" if piece.endswith(b"\r") else b""
+            piece = piece.removesuffix(carried).replace(b"\r\n", b"\n")
         rest += piece
-        if b"\r" in rest:
-            rest = rest.replace(b"\r\n", b"\n")
-        while (end := rest.find(b"\n\n")) >= 0:
-            block, rest = rest[:end], rest[end + 2 :]
+        begin = max(0, looked - 1)  # an event of megabytes in small pieces is searched once, not once a piece
+        while (end := rest.find(b"\n\n", begin)) >= 0:
+            block = bytes(rest[:end])
+            del rest[: end + 2]
+            begin = 0
             name, data = b"", []
             for line in block.split(b"\n"):
                 if line.startswith(b"data:"):
@@ -82,9 +131,10 @@ def events(pieces: list[tuple[float, bytes]]) -> Iterator[tuple[float, bytes, by
                     name = line[6:].strip()
             if data:
                 yield stamp, name, b"\n".join(data)
+        looked = len(rest)
 
 
-def _streamed(answer: Answer, reply: Reply) -> None:
+def _streamed(pieces: Pieces, reply: Reply) -> None:
     """Events of one stream. Most differ from the one before in nothing but their text: once an event was parsed whole, those with the
     same bytes around the text are read without JSON (a quarter of the processor time per chunk)."""
     stamps: list[float] = []
@@ -93,7 +143,7 @@ def _streamed(answer: Answer, reply: Reply) -> None:
     last = -1.0
     before, behind = b"", b""
     at, tail = 0, 0
-    for stamp, _, data in events(answer.pieces):
+    for stamp, name, data in events(pieces):
         if at and data.startswith(before) and data.endswith(behind):
             text = data[at : len(data) - tail]
             if text and b'"' not in text and b"\\" not in text:
@@ -110,17 +160,22 @@ def _streamed(answer: Answer, reply: Reply) -> None:
         except ValueError:
             reply.error, reply.detail = reply.error or "no-json", data[:200].decode("utf-8", "replace")
             continue
-        if "error" in event and not event.get("choices"):
+        if not isinstance(event, dict):
+            raise TypeError
+        if ("error" in event or name == b"error") and not event.get("choices"):
             reply.error, reply.detail = "server-error", _words(event)
             continue
         _usage(event, reply)
         for choice in event.get("choices") or ():
             delta = choice.get("delta")
             if delta is None:
-                content, reasoning = choice.get("text"), None
+                content, reasoning = _said(choice.get("text")), ""
             else:
-                content, reasoning = delta.get("content"), delta.get("reasoning") or delta.get("reasoning_content")
-                if "content" in delta and content is None and not reasoning and "role" not in delta:
+                content, reasoning = (
+                    _said(delta.get("content")),
+                    _said(delta.get("reasoning") or delta.get("reasoning_content")),
+                )
+                if "content" in delta and delta["content"] is None and not reasoning and "role" not in delta:
                     reply.none_chunks += 1
             if content:
                 said.append(content)
@@ -132,7 +187,7 @@ def _streamed(answer: Answer, reply: Reply) -> None:
                 stamps.append(stamp)
                 last = stamp
             if choice.get("finish_reason"):
-                reply.finish = choice["finish_reason"]
+                reply.finish = str(choice["finish_reason"])
             if (
                 content
                 and not reasoning
@@ -142,7 +197,7 @@ def _streamed(answer: Answer, reply: Reply) -> None:
             ):
                 before, behind = _around(data, content, "text" if delta is None else "content")
                 at, tail = len(before), len(behind)
-        if "timings" in event:
+        if isinstance(event.get("timings"), dict):
             reply.timings = event["timings"]
     reply.stamps, reply.text, reply.reasoning = array("d", stamps), "".join(said), "".join(thought)
     if stamps:
@@ -168,8 +223,25 @@ def _around(data: bytes, text: str, key: str) -> tuple[bytes, bytes]:
     return b"", b""
 
 
-def _whole(answer: Answer, reply: Reply) -> None:
-    body = b"".join(p for _, p in answer.pieces)
+def _said(content: Any) -> str:
+    """The text of a `content`: a string, nothing, or a list of parts with `text`. Raises `TypeError` for another shape.
+
+    Halves of a surrogate pair, which no terminal or file takes, become U+FFFD.
+    """
+    if isinstance(content, list):
+        return "".join(_said(part.get("text")) for part in content)
+    if content is not None and not isinstance(content, str):
+        raise TypeError
+    if not content or content.isascii():
+        return content or ""
+    return content.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def _whole(pieces: Pieces, reply: Reply) -> None:
+    body = b"".join(p for _, p in pieces)
+    if not body.strip():
+        reply.error = "empty"
+        return
     try:
         event = parse_json(body)
     except ValueError:
@@ -181,25 +253,28 @@ def _whole(answer: Answer, reply: Reply) -> None:
     _usage(event, reply)
     for choice in event.get("choices") or ():
         message = choice.get("message") or {}
-        reply.text += message.get("content") or choice.get("text") or ""
-        reply.reasoning += message.get("reasoning") or message.get("reasoning_content") or ""
-        reply.finish = choice.get("finish_reason") or reply.finish
+        reply.text += _said(message.get("content") or choice.get("text"))
+        reply.reasoning += _said(message.get("reasoning") or message.get("reasoning_content"))
+        reply.finish = str(choice.get("finish_reason") or reply.finish)
     if reply.text or reply.reasoning:
         reply.stamps = (reply.ended,)
         reply.ttft = reply.ended - reply.due
-    reply.timings = event.get("timings")
+    if isinstance(event.get("timings"), dict):
+        reply.timings = event["timings"]
 
 
 def _usage(event: dict[str, Any], reply: Reply) -> None:
     reply.served = reply.served or str(event.get("model") or "")
     usage = event.get("usage")
-    if isinstance(usage, dict) and isinstance(usage.get("completion_tokens"), int):
-        reply.prompt_tokens, reply.output_tokens, reply.counted = (
-            usage.get("prompt_tokens"),
-            usage["completion_tokens"],
-            "usage",
-        )
-        reply.cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+    if isinstance(usage, dict) and (written := _count(usage.get("completion_tokens"))) is not None:
+        reply.prompt_tokens, reply.output_tokens, reply.counted = _count(usage.get("prompt_tokens")), written, "usage"
+        details = usage.get("prompt_tokens_details")
+        reply.cached_tokens = _count(details.get("cached_tokens")) if isinstance(details, dict) else None
+
+
+def _count(value: Any) -> int | None:
+    """A number of tokens; None for what can be none."""
+    return value if type(value) is int and 0 <= value < 1 << 40 else None
 
 
 def server_words(body: bytes) -> str:
@@ -207,7 +282,10 @@ def server_words(body: bytes) -> str:
     try:
         return _words(parse_json(body))
     except ValueError:
-        return body[:300].decode("utf-8", "replace").strip()
+        text = body[:4000].decode("utf-8", "replace")
+        if text.lstrip().startswith("<"):  # the page of a proxy: what a person would read of it
+            text = " ".join(re.sub(r"<(style|script)\b.*?</\1>|<[^>]*>", " ", text, flags=re.DOTALL | re.IGNORECASE).split())
+        return text[:300].strip()
 
 
 def _words(event: Any) -> str:

@@ -11,9 +11,9 @@ from typing import Any
 
 from dstune.load.answers import Reply, read
 from dstune.load.behaviour import Asked, judge, runaway, summary
-from dstune.load.client import Answer, Pool, Target, run
+from dstune.load.client import Answer, Pool, Target, closed, run
 from dstune.load.detect import Server
-from dstune.load.run import ROUTE, Live, Options
+from dstune.load.run import ROUTE, Live, Options, hidden
 from dstune.load.stats import outcome
 from dstune.model import Trial
 
@@ -47,11 +47,14 @@ def behave(server: Server, options: Options, tick: Callable[[Live], None] | None
     """Asks every question `SAMPLES` times, a few at once; a stream that already loops is cut. (trial, `behaviours` of the report)."""
     cpu = time.process_time()
     asked = [(q, Answer(i, 0.0)) for i, q in enumerate(q for q in QUESTIONS for _ in range(SAMPLES))]
-    run(_ask(server, options, asked, tick))
-    replies = [(q, read(a)) for q, a in asked if a.sent]
+    interrupted = run(_ask(server, options, asked, tick))
+    replies = [(q, read(a)) for q, a in asked if a.sent and a.error != "cancelled"]
+    hidden([r for _, r in replies], options)
     reasoning = any("think" in r.text or r.reasoning for _, r in replies) or "r1" in options.model.lower()
     judged = [judge(_mended(r), Asked(q.prompt, q.language, reasoning)) for q, r in replies if r.ok or r.error == "cut"]
     figures = outcome([_mended(r) for _, r in replies], options.workload, {"cpu_s": time.process_time() - cpu})
+    if interrupted:
+        figures["interrupted"] = True
     settings = {
         "url": server.base,
         "server": server.kind,
@@ -71,7 +74,8 @@ def _mended(reply: Reply) -> Reply:
 
 async def _ask(
     server: Server, options: Options, asked: list[tuple[Question, Answer]], tick: Callable[[Live], None] | None
-) -> None:
+) -> bool:
+    """Whether the user ended it (Ctrl-C); what was answered until then is the report."""
     pool = Pool(Target(server.base + ROUTE[server.dialect], options.headers, options.timeout_s, options.verify_tls))
     gate = asyncio.Semaphore(options.workload.concurrency)
     live = Live()
@@ -81,7 +85,12 @@ async def _ask(
             answer.due = time.perf_counter()
             task = asyncio.create_task(pool.send(pool.target.request(_body(question, options, server.dialect)), answer))
             while not task.done():
-                await asyncio.wait({task}, timeout=1.0)
+                try:
+                    await asyncio.wait({task}, timeout=1.0)
+                except asyncio.CancelledError:
+                    task.cancel()
+                    await asyncio.gather(task, return_exceptions=True)
+                    raise
                 pool.peek(answer)
                 if not task.done() and runaway(_so_far(answer)):
                     task.cancel()
@@ -92,9 +101,14 @@ async def _ask(
                 tick(live)
 
     try:
-        await asyncio.gather(*(one(q, a) for q, a in asked))
+        await closed(one(q, a) for q, a in asked)
+    except asyncio.CancelledError:
+        if not live.done:
+            raise
+        return True
     finally:
         pool.close()
+    return False
 
 
 def _so_far(answer: Answer) -> str:

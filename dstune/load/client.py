@@ -5,6 +5,8 @@ answer may be complete; events and JSON are parsed after the run, so that the ho
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -22,6 +24,8 @@ BATCH = 16
 MAX_BODY = 16 << 20
 """Bytes of one answer after which it is dropped and called an error: no text of a small model is that long (32,000 tokens are 10 MB)."""
 MAX_HEAD = 1 << 20
+FILES = 65536
+"""Open files that a load may need: an open loop against a server that stands still has one per arrival."""
 
 
 @dataclass(slots=True)
@@ -30,7 +34,7 @@ class Answer:
 
     `due` is when it should have been sent; latencies count from there, so a client that falls behind its schedule cannot hide
     waiting. `pieces` are (arrival, body bytes) after framing. `error` is "" or one of
-    refused, timeout, disconnected, truncated, tls, protocol, too-long, cancelled.
+    refused, timeout, disconnected, truncated, tls, protocol, too-long, too-many-files (the client's own limit), cancelled.
     """
 
     number: int
@@ -43,6 +47,8 @@ class Answer:
     error: str = ""
     detail: str = ""
     reused: bool = False
+    lag: float = 0.0
+    """Seconds after `due` at which the client came to it; connecting is not counted, as the way to a far server is no slow client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +94,7 @@ class _Head:
         self.stamp = 0.0
         self.complete = False
         self.head_done = False
+        self.keeps = True
         self.parser = httptools.HttpResponseParser(self)
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -101,7 +108,12 @@ class _Head:
         self.answer.pieces.append((self.stamp, body))
 
     def on_message_complete(self) -> None:
+        if self.answer.status < 200:  # 100 Continue, 103 Early Hints: the answer itself is still to come
+            self.head_done = False
+            self.answer.headers.clear()
+            return
         self.complete = True
+        self.keeps = self.parser.should_keep_alive()
 
 
 class Connection(asyncio.Protocol):
@@ -180,7 +192,7 @@ class Connection(asyncio.Protocol):
         answer = head.answer
         answer.ended = self._raw[-1][0] if self._raw else (answer.pieces[-1][0] if answer.pieces else now())
         answer.error, answer.detail = error, detail
-        if error or answer.headers.get("connection", "").lower() == "close":
+        if error or not head.keeps:
             self.close()
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
@@ -240,25 +252,26 @@ class Pool:
         for connection in self._all:
             connection.peek(answer)
 
-    async def _connection(self, answer: Answer) -> Connection | None:
-        while self._free:
+    async def _connection(self, answer: Answer, fresh: bool = False) -> Connection | None:
+        while self._free and not fresh:
             kept = self._free.pop()
             if not kept.closed:
                 return kept
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(min(10.0, self.target.timeout_s)):
-                _, fresh = await loop.create_connection(Connection, self._host, self._port, ssl=self._tls)
+                _, made = await loop.create_connection(Connection, self._host, self._port, ssl=self._tls)
         except ssl.SSLError as error:
             answer.error, answer.detail = "tls", str(error)
         except TimeoutError:
             answer.error, answer.detail = "timeout", "connect"
         except OSError as error:
-            answer.error, answer.detail = "refused", error.strerror or str(error)
+            own = error.errno in (errno.EMFILE, errno.ENFILE)
+            answer.error, answer.detail = "too-many-files" if own else "refused", error.strerror or str(error)
         else:
             self.opened += 1
-            self._all = [c for c in self._all if not c.closed] + [fresh]
-            return fresh
+            self._all = [c for c in self._all if not c.closed] + [made]
+            return made
         answer.sent = answer.ended = now()
         return None
 
@@ -270,7 +283,7 @@ class Pool:
     async def send(self, request: bytes, answer: Answer) -> None:
         """One request over a kept or a new connection. A kept one that the server had closed meanwhile is tried anew once."""
         for attempt in (0, 1):
-            connection = await self._connection(answer)
+            connection = await self._connection(answer, fresh=attempt > 0)
             if connection is None:
                 return
             left = self.target.timeout_s - max(0.0, now() - answer.due)
@@ -307,7 +320,7 @@ async def closed_loop(ask: Ask, concurrency: int, requests: int | None, duration
                 return
             await _asked(ask, Answer(number, start), seen)
 
-    await _gather([one() for _ in range(concurrency)])
+    await closed(one() for _ in range(concurrency))
 
 
 async def open_loop(ask: Ask, arrivals: Iterable[float], seen: Seen) -> None:
@@ -329,7 +342,9 @@ async def open_loop(ask: Ask, arrivals: Iterable[float], seen: Seen) -> None:
 
 
 async def _asked(ask: Ask, answer: Answer, seen: Seen) -> None:
-    answer.due = min(answer.due, now())  # uvloop's timers have steps of 1 ms and may wake early
+    began = now()
+    answer.due = min(answer.due, began)  # uvloop's timers have steps of 1 ms and may wake early
+    answer.lag = began - answer.due
     try:
         await ask(answer)
     finally:
@@ -337,7 +352,8 @@ async def _asked(ask: Ask, answer: Answer, seen: Seen) -> None:
             seen(answer)
 
 
-async def _gather(work: list[Any]) -> None:
+async def closed(work: Iterable[Any]) -> None:
+    """Runs coroutines until all are done; cancelled, it returns only when all of them have ended."""
     tasks = {asyncio.create_task(w) for w in work}
     try:
         await asyncio.gather(*tasks)
@@ -357,6 +373,17 @@ def _numbers(limit: int | None) -> Iterator[int]:
     while limit is None or number < limit:
         yield number
         number += 1
+
+
+def more_files() -> None:
+    """Raises the soft limit of open files (often 1024) towards the hard one: each running request is a connection."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def run(main: Any) -> Any:

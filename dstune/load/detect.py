@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import os
+import ssl
 import threading
 import urllib.error
 import urllib.request
@@ -15,7 +16,8 @@ from dstune.errors import DstuneError, UnobservableError
 from dstune.lang import say
 from dstune.model import parse_json
 
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
+LOOPBACK = ("localhost", "127.0.0.1", "::1", "0.0.0.0", "::")
+"""Hosts that are this machine: 0.0.0.0 is what servers print that listen everywhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,25 @@ class Server:
     detail: dict[str, Any] | None = None
 
 
-def fetch(url: str, headers: dict[str, str] | None = None, timeout_s: float = 5.0) -> tuple[int, dict[str, str], bytes]:
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows redirects, to another host or scheme without the key."""
+
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        made = super().redirect_request(req, fp, code, msg, headers, newurl)
+        if made is not None and not same_place(req.full_url, newurl):
+            made.remove_header("Authorization")
+        return made
+
+
+def same_place(asked: str, final: str) -> bool:
+    """Whether a key that was meant for one address may go to the other: the same host and port, or the same host from http to https."""
+    a, b = urlsplit(asked), urlsplit(final)
+    return a.hostname == b.hostname and (a.scheme, b.scheme) != ("https", "http") and (a.port == b.port or b.scheme != a.scheme)
+
+
+def fetch(
+    url: str, headers: dict[str, str] | None = None, timeout_s: float = 5.0, verify_tls: bool = True
+) -> tuple[int, dict[str, str], bytes]:
     """(status, lower-case headers, body up to 4 MB). Follows redirects; no proxy for loopback. Raises `UnobservableError`.
 
     The whole call ends after twice the timeout, as a server may send a byte a second.
@@ -40,7 +60,7 @@ def fetch(url: str, headers: dict[str, str] | None = None, timeout_s: float = 5.
 
     def work() -> None:
         try:
-            box.append(_fetch(url, headers, timeout_s))
+            box.append(_fetch(url, headers, timeout_s, verify_tls))
         except BaseException as error:  # handed over
             box.append(error)
 
@@ -63,9 +83,13 @@ def _silent(url: str, reason: str) -> UnobservableError:
     )
 
 
-def _fetch(url: str, headers: dict[str, str] | None, timeout_s: float) -> tuple[int, dict[str, str], bytes]:
-    local = urlsplit(url).hostname in LOOPBACK
-    opener = urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if local else []))
+def _fetch(url: str, headers: dict[str, str] | None, timeout_s: float, verify_tls: bool) -> tuple[int, dict[str, str], bytes]:
+    handlers: list[Any] = [_Redirects()]
+    if urlsplit(url).hostname in LOOPBACK:
+        handlers.append(urllib.request.ProxyHandler({}))
+    if not verify_tls:
+        handlers.append(urllib.request.HTTPSHandler(context=ssl._create_unverified_context()))
+    opener = urllib.request.build_opener(*handlers)
     request = urllib.request.Request(url, headers=headers or {})
     try:
         with opener.open(request, timeout=timeout_s) as answer:
@@ -75,14 +99,24 @@ def _fetch(url: str, headers: dict[str, str] | None, timeout_s: float) -> tuple[
                 answer.read(4 << 20),
             )
     except urllib.error.HTTPError as error:
-        return error.code, {k.lower(): v for k, v in (error.headers or {}).items()}, error.read(1 << 20)
+        return (
+            error.code,
+            {k.lower(): v for k, v in (error.headers or {}).items()} | {"x-final-url": error.url or url},
+            error.read(1 << 20),
+        )
     except (OSError, ValueError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)
+        if isinstance(reason, ssl.SSLCertVerificationError):
+            raise UnobservableError(
+                say(f"the TLS certificate of {url} is not trusted", f"{url} 的 TLS 证书不受信任"),
+                reason.verify_message,
+                say("--insecure accepts any certificate", "--insecure 接受任何证书"),
+            ) from None
         refused = isinstance(reason, ConnectionRefusedError)
         raise _silent(url, say("nothing listens there", "该端口没有服务在监听") if refused else str(reason)[:200]) from None
 
 
-def detect(url: str, headers: dict[str, str] | None = None, gradio: bool = False) -> Server:
+def detect(url: str, headers: dict[str, str] | None = None, gradio: bool = False, verify_tls: bool = True) -> Server:
     """The server at a base URL, with or without `/v1` or a whole route. Raises `UnobservableError` where nothing answers.
 
     One that has both a Gradio page and an OpenAI-compatible API is asked through the API, or with `gradio` through the page's queue.
@@ -103,14 +137,20 @@ def detect(url: str, headers: dict[str, str] | None = None, gradio: bool = False
     for tail in ("/chat/completions", "/completions", "/models", "/v1"):
         path = path.removesuffix(tail)
     base = urlunsplit((parts.scheme, parts.netloc, path, "", ""))
-    status, answer_headers, body = fetch(f"{base}/v1/models", headers)
+    status, answer_headers, body = fetch(f"{base}/v1/models", headers, verify_tls=verify_tls)
     final = answer_headers.get("x-final-url", "")
     if final.endswith("/v1/models"):
+        if headers and not same_place(base, final):
+            raise UnobservableError(
+                say(f"{base} redirects to another address", f"{base} 重定向到另一个地址"),
+                say(f"the API key is not sent on to {final}", f"不会把 API key 转发给 {final}"),
+                f"dstune bench {final.removesuffix('/v1/models')}",
+            )
         base = final.removesuffix("/v1/models")
     models, owner = _models(status, body)
-    kind, version, metrics = _kind(base, headers, owner, answer_headers)
+    kind, version, metrics = _kind(base, headers, owner, answer_headers, verify_tls)
     if gradio and kind != "gradio":
-        kind, version = _gradio(base, headers)
+        kind, version = _gradio(base, headers, verify_tls)
     if gradio or (kind == "gradio" and not models):
         return Server("gradio", base, (), version, "gradio")
     if status in (401, 403):
@@ -131,9 +171,9 @@ def detect(url: str, headers: dict[str, str] | None = None, gradio: bool = False
     return Server(kind, base, models, version, dialect, metrics)
 
 
-def _gradio(base: str, headers: dict[str, str] | None) -> tuple[str, str]:
+def _gradio(base: str, headers: dict[str, str] | None, verify_tls: bool = True) -> tuple[str, str]:
     """("gradio", its version). Raises `UnobservableError` where there is no Gradio app."""
-    status, _, body = _quiet(f"{base}/config", headers)
+    status, _, body = _quiet(f"{base}/config", headers, verify_tls)
     try:
         data = parse_json(body) if status == 200 else None
     except ValueError:
@@ -170,10 +210,12 @@ _ROUTES = (
 """Route, server, and a key that its answer must have: Gradio 4 has an /info of its own."""
 
 
-def _kind(base: str, headers: dict[str, str] | None, owner: str, seen: dict[str, str]) -> tuple[str, str, bool]:
+def _kind(
+    base: str, headers: dict[str, str] | None, owner: str, seen: dict[str, str], verify_tls: bool = True
+) -> tuple[str, str, bool]:
     """(kind, version, has /metrics): by the owner in /v1/models, by /metrics' prefix, then by a route that only one server has."""
     kind, version = _OWNERS.get(owner, ""), ""
-    status, _, body = _quiet(f"{base}/metrics", headers)
+    status, _, body = _quiet(f"{base}/metrics", headers, verify_tls)
     text = body[:200_000].decode("utf-8", "replace") if status == 200 else ""
     for mark, name in (
         ("vllm:", "vllm"), ("sglang:", "sglang"), ("llamacpp:", "llama.cpp"), ("tgi_", "tgi"), ("\nchat_requests_running", "dstune-app"),
@@ -183,7 +225,7 @@ def _kind(base: str, headers: dict[str, str] | None, owner: str, seen: dict[str,
     for route, name, key in _ROUTES:
         if kind and kind != name:
             continue
-        status, _, body = _quiet(f"{base}{route}", headers)
+        status, _, body = _quiet(f"{base}{route}", headers, verify_tls)
         if status != 200:
             continue
         try:
@@ -200,9 +242,9 @@ def _kind(base: str, headers: dict[str, str] | None, owner: str, seen: dict[str,
     return kind or "unknown", version, bool(text.strip())
 
 
-def _quiet(url: str, headers: dict[str, str] | None) -> tuple[int, dict[str, str], bytes]:
+def _quiet(url: str, headers: dict[str, str] | None, verify_tls: bool = True) -> tuple[int, dict[str, str], bytes]:
     try:
-        return fetch(url, headers, 3.0)
+        return fetch(url, headers, 3.0, verify_tls)
     except UnobservableError:
         return 0, {}, b""
 

@@ -10,10 +10,11 @@ import json
 import secrets
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from dstune.errors import DstuneError, UnobservableError
 from dstune.lang import say
-from dstune.load.answers import Reply, events, server_words
+from dstune.load.answers import Pieces, Reply, events, refused, unpacked
 from dstune.load.client import Answer, Ask, Pool
 from dstune.load.detect import Server, fetch
 from dstune.load.workload import prompts
@@ -78,32 +79,36 @@ def _default(component: dict[str, Any]) -> Any:
     return props.get("value")
 
 
-def asker(server: Server, profile: str, pool: Pool, warm: bool = False, wanted: str = "") -> Ask:
-    """Sends one message through the queue; both steps stand in one answer, timed from the join."""
-    status, _, body = fetch(f"{server.base}/config")
+def asker(
+    server: Server, profile: str, pool: Pool, warm: bool = False, wanted: str = "", lane: tuple[int, int] = (0, 1)
+) -> Ask:
+    """Sends one message through the queue; both steps stand in one answer, timed from the join. `lane`: see `Options`."""
+    status, _, body = fetch(f"{server.base}/config", dict(pool.target.headers), verify_tls=pool.target.verify_tls)
     try:
         function = find(parse_json(body), wanted)
-    except ValueError:
+    except (ValueError, AttributeError, KeyError, TypeError):
         raise UnobservableError(
             say(f"{server.base}/config is no Gradio configuration", f"{server.base}/config 不是 Gradio 配置"), f"HTTP {status}"
         ) from None
     texts = prompts(profile)
+    route = urlsplit(server.base).path.rstrip("/") + function.prefix  # an app mounted under a path of another one
 
     async def ask(answer: Answer) -> None:
-        prompt = texts[answer.number % len(texts)]
+        number = lane[0] + lane[1] * answer.number
+        prompt = texts[number % len(texts)]
         if not warm:
-            prompt = f"[{answer.number + 1}] {prompt}"
+            prompt = f"[{number + 1}] {prompt}"
         data = list(function.inputs)
         data[function.prompt_at] = {"text": prompt, "files": []} if function.multimodal else prompt
         session = secrets.token_hex(6)
         join = {"data": data, "fn_index": function.number, "session_hash": session, "event_data": None, "trigger_id": None}
         first = Answer(answer.number, answer.due)
-        await pool.send(pool.target.request(json.dumps(join).encode(), f"{function.prefix}/queue/join"), first)
+        await pool.send(pool.target.request(json.dumps(join).encode(), f"{route}/queue/join"), first)
         if first.error or first.status != 200:
             for name in ("sent", "ended", "status", "headers", "pieces", "error", "detail"):
                 setattr(answer, name, getattr(first, name))
             return
-        await pool.send(pool.target.request(b"", f"{function.prefix}/queue/data?session_hash={session}", "GET"), answer)
+        await pool.send(pool.target.request(b"", f"{route}/queue/data?session_hash={session}", "GET"), answer)
         answer.sent = first.sent
 
     return ask
@@ -111,14 +116,22 @@ def asker(server: Server, profile: str, pool: Pool, warm: bool = False, wanted: 
 
 def read(answer: Answer) -> Reply:
     """The reply of one event stream. Tokens are events with new text: Gradio counts none."""
-    reply = Reply(answer.due, answer.sent, answer.ended, error=answer.error, detail=answer.detail)
-    if answer.status >= 400:
-        words = server_words(b"".join(p for _, p in answer.pieces))
-        reply.error, reply.detail = ("queue-full" if answer.status == 503 else f"http-{answer.status}"), words
+    reply = Reply(answer.due, answer.sent, answer.ended, error=answer.error, detail=answer.detail, lag=answer.lag)
+    pieces = unpacked(answer)
+    if refused(answer, reply, pieces):
+        reply.error = "queue-full" if answer.status == 503 else reply.error
         return reply
+    try:
+        _told(pieces, reply)
+    except (TypeError, AttributeError, KeyError, IndexError, ValueError):  # events of another shape than Gradio's
+        reply.error = reply.error or "no-json"
+    return reply
+
+
+def _told(pieces: Pieces, reply: Reply) -> None:
     stamps: list[float] = []
     outputs: list[Any] = []
-    for stamp, _, raw in events(answer.pieces):
+    for stamp, _, raw in events(pieces):
         try:
             event = parse_json(raw)
         except ValueError:
@@ -126,7 +139,7 @@ def read(answer: Answer) -> Reply:
         message = event.get("msg")
         output = event.get("output") or {}
         if message == "process_starts":
-            reply.timings = {"queue_ms": 1e3 * (stamp - answer.due)}
+            reply.timings = {"queue_ms": 1e3 * (stamp - reply.due)}
         elif message == "estimation" and reply.timings is None and event.get("rank"):
             reply.timings = {"rank": event["rank"]}
         elif message == "process_generating":
@@ -151,7 +164,6 @@ def read(answer: Answer) -> Reply:
         reply.ttft, reply.output_tokens, reply.counted = stamps[0] - reply.due, len(stamps), "events"
     elif not reply.error:
         reply.error = "empty"
-    return reply
 
 
 def text_of(outputs: list[Any]) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dstune.load.answers import Reply, read
-from dstune.load.client import Answer, Ask, Pool, Target, closed_loop, now, open_loop, run
+from dstune.load.client import Answer, Ask, Pool, Target, closed_loop, more_files, now, open_loop, run
 from dstune.load.count import counter, recount
 from dstune.load.detect import Server
 from dstune.load.shape import shape
@@ -158,6 +158,7 @@ async def _collect(
     go: Callable[[], None] | None = None,
 ) -> Raw:
     live = live or Live()
+    more_files()
     cpu = time.process_time()
     gc.disable()  # each collection walks all stamps so far and stops every stream for milliseconds
     try:
@@ -188,7 +189,7 @@ async def _watched(
 
 def judged(server: Server, options: Options, parts: Sequence[Raw]) -> Trial:
     """The trial of what one or several processes saw."""
-    replies = [r for p in parts for r in p.replies]
+    replies = hidden([r for p in parts for r in p.replies], options)
     client = {"cpu_s": sum(p.cpu_s for p in parts), "connections": sum(p.connections for p in parts), "cores": len(parts)}
     figures = outcome(replies, options.workload, client)
     figures |= shape(replies)
@@ -208,6 +209,18 @@ def judged(server: Server, options: Options, parts: Sequence[Raw]) -> Trial:
     return Trial(options.workload, settings, figures)
 
 
+def hidden(replies: list[Reply], options: Options) -> list[Reply]:
+    """The replies without the API key, which some servers repeat in their refusal."""
+    keys = [v.rpartition(" ")[2] for k, v in options.headers if k.lower() == "authorization"]
+    for key in (k for k in keys if len(k) > 3):
+        for reply in replies:
+            if key in reply.detail:
+                reply.detail = reply.detail.replace(key, "<redacted>")
+            if key in reply.text or key in reply.reasoning:
+                reply.text, reply.reasoning = (t.replace(key, "<redacted>") for t in (reply.text, reply.reasoning))
+    return replies
+
+
 def _reader(server: Server) -> Callable[[Answer], Reply]:
     """What makes a reply of an answer of this dialect."""
     if server.dialect == "gradio":
@@ -222,7 +235,7 @@ def _asker(server: Server, options: Options, pool: Pool) -> Ask:
     if server.dialect == "gradio":
         from dstune.load import gradio
 
-        return gradio.asker(server, options.profile, pool, options.warm, options.api_name)
+        return gradio.asker(server, options.profile, pool, options.warm, options.api_name, options.lane)
     body = Bodies(
         options.profile,
         options.model,
@@ -295,12 +308,19 @@ def sweep(workload: Workload, step: Callable[[Workload], dict[str, Any]], limit:
     """Doubles the concurrency until throughput stops growing (< 8 %), errors appear, or the objective breaks; then says why.
 
     `step` runs one trial and gives its outcome; each outcome gets `concurrency`, the last one `stopped` (the reason) and `knee`
-    (the concurrency worth running: the last that raised throughput by 8 %).
+    (the concurrency worth running: the last that raised throughput by 8 %; 0 where none held).
     """
-    best, knee = 0.0, 1
+    best, knee = 0.0, 0
+    figures: dict[str, Any] = {}
     for power in itertools.count():
         concurrency = 2**power
-        figures = step(replace(workload, concurrency=concurrency, rate=None))
+        try:
+            figures = step(replace(workload, concurrency=concurrency, rate=None))
+        except KeyboardInterrupt:  # while the step warmed up: the steps so far are the report
+            if not power:
+                raise
+            figures["stopped"], figures["knee"] = "interrupted", knee
+            return
         figures["concurrency"] = concurrency
         failed, ok = figures["requests"]["failed"], figures["requests"]["ok"]
         rate = figures["output_tok_s"]

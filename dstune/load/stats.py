@@ -12,6 +12,8 @@ from dstune.load.answers import Reply
 from dstune.model import Workload
 
 BANDS = (0.5, 0.9, 0.95, 0.99)
+SHORTEST_S = 0.25
+"""Seconds of load below which the client's share of a core says nothing."""
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -90,7 +92,8 @@ def outcome(replies: Sequence[Reply], workload: Workload, client: dict[str, floa
         "client_share": round(client["cpu_s"] / span, 4),
         "connections": int(client.get("connections", 0)),
     }
-    out["client_bottleneck"] = out["client_share"] > 0.8 * client.get("cores", 1.0) or _late(replies)
+    busy = span > SHORTEST_S and out["client_share"] > 0.8 * client.get("cores", 1.0)
+    out["client_bottleneck"] = bool(good) and (busy or _late(replies))
     if workload.slo_ttft_ms is not None or workload.slo_itl_ms is not None:
         kept = [r for r in good if meets(r, workload)]
         out["goodput"] = {
@@ -103,8 +106,8 @@ def outcome(replies: Sequence[Reply], workload: Workload, client: dict[str, floa
 
 
 def _late(replies: Sequence[Reply]) -> bool:
-    """Whether the client sent a tenth of its requests more than 50 ms after they were due."""
-    late = sum(r.sent - r.due > 0.05 for r in replies)
+    """Whether the client came to a tenth of its requests more than 50 ms after they were due."""
+    late = sum(r.lag > 0.05 for r in replies)
     return bool(replies) and late > len(replies) / 10
 
 

@@ -10,6 +10,7 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -100,6 +101,13 @@ def _result(child: subprocess.Popen[bytes], live: Live, tick: Callable[[Live], N
     return found
 
 
+def _leave_with_parent() -> None:
+    """Waits for the end of standard input, which comes when the parent is gone, however it died: nobody would stop this load then."""
+    while os.read(0, 1):
+        pass
+    os._exit(1)
+
+
 def main() -> None:
     """One worker."""
     server, options = pickle.load(sys.stdin.buffer)
@@ -107,7 +115,9 @@ def main() -> None:
     def go() -> None:
         sys.stdout.buffer.write(b"ready\n")
         sys.stdout.buffer.flush()
-        sys.stdin.buffer.readline()
+        if not sys.stdin.buffer.readline():
+            os._exit(1)
+        threading.Thread(target=_leave_with_parent, daemon=True).start()
 
     found = collect(server, options, go=go)
     pickle.dump(found, sys.stdout.buffer)

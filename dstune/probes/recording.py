@@ -15,7 +15,20 @@ def save(path: str, evidence: Evidence) -> None:
 
 
 def write(path: str, text: str) -> None:
-    """Writes one of our own files: beside it first, then renamed. Raises `OSError`."""
+    """Writes one of our own files: beside it first, then renamed. A link stays a link; a device or pipe (/dev/null, /dev/stdout) is
+    written to, as renaming would put a file in its place. Raises `OSError` that names `path`."""
+    try:
+        _write(path, text)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from None
+
+
+def _write(path: str, text: str) -> None:
+    path = os.path.realpath(path) if os.path.isfile(path) else path
+    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+        with open(path, "w", encoding="utf-8") as f:
+            f.write(text)
+        return
     handle, temporary = tempfile.mkstemp(dir=os.path.dirname(os.path.abspath(path)), prefix=".dstune-")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as f:

@@ -153,9 +153,7 @@ def trial_text(trial: Trial) -> str:
                 f"goodput：{g['request_s']:.2f} 请求/秒，{g['share']:.0%} 达成目标",
             )
         )
-    for kind, count in o["errors"].items():
-        words = o["error_words"].get(kind, "")
-        out.append(f"! {count} × {kind}" + (f": {words[:120]}" if words else ""))
+    out += failures(o)
     if o.get("client_bottleneck"):
         out.append(
             say("! the client was the bottleneck: these figures are not the server's", "! 瓶颈在客户端：这些数字不代表服务端")
@@ -173,6 +171,15 @@ def trial_text(trial: Trial) -> str:
     return "\n".join(out)
 
 
+def failures(o: dict[str, Any]) -> list[str]:
+    """A line per kind of error: how many, and the server's words for one of them."""
+    words = o.get("error_words") or {}
+    return [
+        f"! {n} × {kind}" + (f": {' '.join(words[kind].split())[:120]}" if words.get(kind) else "")
+        for kind, n in o["errors"].items()
+    ]
+
+
 def trials_text(trials: tuple[Trial, ...]) -> str:
     """One trial in full, or a table of several with the knee of a sweep."""
     if len(trials) == 1:
@@ -181,20 +188,24 @@ def trials_text(trials: tuple[Trial, ...]) -> str:
     out = [head, *(_row(t.outcome, t) for t in trials)]
     last = trials[-1].outcome
     if "knee" in last:
+        why = say(*_WHY[last["stopped"]])
         out += [
             "",
-            say(
-                f"knee: {last['knee']} clients ({_WHY[last['stopped']][0]})",
-                f"拐点：{last['knee']} 个客户端（{_WHY[last['stopped']][1]}）",
-            ),
+            say(f"knee: {last['knee']} clients ({why})", f"拐点：{last['knee']} 个客户端（{why}）")
+            if last["knee"]
+            else say(f"no load held ({why})", f"任何并发都未能维持（{why}）"),
         ]
+    out += failures(last)
+    if last.get("interrupted"):
+        out.append(say("interrupted: the figures so far", "已中断：以上为目前的数字"))
     return "\n".join(out)
 
 
 def _row(o: dict[str, Any], t: Trial) -> str:
     ttft, itl = o.get("ttft_ms") or {}, o.get("itl_ms") or {}
     cell = [f"{v:>10.1f}" if v is not None else f"{'-':>10}" for v in (ttft.get("p50"), ttft.get("p95"), itl.get("p50"))]
-    return f"{t.workload.concurrency:>8}{o['output_tok_s']:>10.1f}{''.join(cell)}{o['requests']['failed']:>8}"
+    load = t.workload.concurrency if t.workload.rate is None else f"{t.workload.rate:g}/s"
+    return f"{load:>8}{o['output_tok_s']:>10.1f}{''.join(cell)}{o['requests']['failed']:>8}"
 
 
 def behaviours_text(rows: tuple[dict[str, Any], ...]) -> str:

@@ -1,0 +1,473 @@
+"""Servers, options, files and interruptions that a load must survive, and say the truth about."""
+
+import asyncio
+import gzip
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from dstune.cli.bench import outcomes
+from dstune.errors import DstuneError, UnobservableError
+from dstune.load import gradio
+from dstune.load.answers import Reply, events, read, server_words
+from dstune.load.client import Answer, Pool, Target, now, run
+from dstune.load.detect import Server, detect, fetch, same_place
+from dstune.load.run import Options, hidden, sweep
+from dstune.load.stats import outcome
+from dstune.model import Trial, Workload
+from dstune.probes.recording import write
+from dstune.report.trial import trials_text
+from tests.test_load import start
+
+Serve = Callable[..., str]
+
+
+@pytest.fixture
+def talk() -> Any:
+    """Serves whole connections by a coroutine `(reader, writer)`; gives its address."""
+    stops = []
+
+    def begin(handle: Callable[[Any, Any], Any]) -> str:
+        ready, port = threading.Event(), [0]
+        loop = asyncio.new_event_loop()
+
+        async def main() -> None:
+            server = await asyncio.start_server(handle, "127.0.0.1", 0)
+            port[0] = server.sockets[0].getsockname()[1]
+            ready.set()
+
+        def work() -> None:
+            loop.run_until_complete(main())
+            loop.run_forever()
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        ready.wait(5)
+        stops.append((loop, thread))
+        return f"http://127.0.0.1:{port[0]}"
+
+    yield begin
+    for loop, thread in stops:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(5)
+
+
+def ask(url: str, times: int = 1, pause: float = 0.0) -> list[Answer]:
+    """Requests one after the other over one pool."""
+
+    async def main() -> list[Answer]:
+        pool = Pool(Target(url, timeout_s=5))
+        answers = [Answer(i, now()) for i in range(times)]
+        for answer in answers:
+            answer.due = now()
+            await pool.send(pool.target.request(b"{}"), answer)
+            await asyncio.sleep(pause)
+        pool.close()
+        return answers
+
+    found: list[Answer] = run(main())
+    return found
+
+
+WHOLE = b'{"model":"m","choices":[{"message":{"content":"hi"},"finish_reason":"stop"}],"usage":{"completion_tokens":2,"prompt_tokens":3}}'
+
+
+def body(data: bytes, kind: str = "application/json", **headers: str) -> Answer:
+    return Answer(
+        0, 0.0, 0.0, 1.0, 200, {"content-type": kind, **{k.replace("_", "-"): v for k, v in headers.items()}}, [(0.5, data)]
+    )
+
+
+@pytest.mark.parametrize(
+    "interim", [b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 103 Early Hints\r\nlink: a\r\ntransfer-encoding: x\r\n\r\n"]
+)
+def test_an_interim_answer_is_not_the_answer(talk: Serve, interim: bytes) -> None:
+    async def handle(reader: Any, writer: Any) -> None:
+        await reader.readuntil(b"{}")
+        writer.write(interim)
+        await asyncio.sleep(0.02)
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(WHOLE) + WHOLE)
+
+    (answer,) = ask(talk(handle))
+    assert (answer.status, read(answer).text) == (200, "hi")
+
+
+def test_http_1_0_with_a_length_is_asked_anew(talk: Serve) -> None:
+    async def handle(reader: Any, writer: Any) -> None:
+        await reader.readuntil(b"{}")
+        writer.write(b"HTTP/1.0 200 OK\r\ncontent-length: %d\r\n\r\n" % len(WHOLE) + WHOLE)
+        await asyncio.sleep(0.03)
+        writer.close()
+
+    assert [a.error for a in ask(talk(handle), 4)] == [""] * 4
+
+
+def test_second_attempt_opens_a_connection(talk: Serve) -> None:
+    """Kept connections that die when they are used next: a retry over another kept one would die too."""
+
+    async def handle(reader: Any, writer: Any) -> None:
+        await reader.readuntil(b"{}")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+        await reader.readuntil(b"{}")
+        writer.transport.abort()
+
+    async def main(url: str) -> list[Answer]:
+        pool = Pool(Target(url, timeout_s=5))
+        for _ in range(2):
+            wave = [Answer(i, now()) for i in range(4)]
+            await asyncio.gather(*(pool.send(pool.target.request(b"{}"), a) for a in wave))
+        pool.close()
+        return wave
+
+    assert [a.error for a in run(main(talk(handle)))] == [""] * 4
+
+
+def test_compressed_bodies_are_read() -> None:
+    event = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
+    assert read(body(gzip.compress(WHOLE), content_encoding="gzip")).text == "hi"
+    assert read(body(gzip.compress(event * 3), "text/event-stream", content_encoding="gzip")).text == "aaa"
+    assert read(body(b"no gzip at all", content_encoding="gzip")).error == "no-json"
+    bomb = gzip.compress(b"x" * (64 << 20))
+    assert read(body(bomb, content_encoding="gzip")).error == "no-json"
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "Text/Event-Stream", "application/octet-stream", ""])
+def test_streams_under_another_type(kind: str) -> None:
+    found = read(body(b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n' * 2, kind))
+    assert (found.text, found.error) == ("aa", "")
+
+
+def test_redirects_and_pages_say_what_they_are() -> None:
+    moved = Answer(0, 0, 0, 1, 307, {"location": "https://other/v1"}, [])
+    assert (read(moved).error, read(moved).detail) == ("http-307", "location: https://other/v1")
+    page = b"<html><head><style>b {color: red}</style></head><body><h1>413 Request Entity Too Large</h1><hr>nginx</body></html>"
+    assert server_words(page) == "413 Request Entity Too Large nginx"
+    assert read(body(b"")).error == "empty"
+
+
+USAGE: tuple[dict[str, Any], ...] = (
+    {"usage": {"completion_tokens": 2, "prompt_tokens": "many"}},
+    {"usage": {"completion_tokens": -5, "prompt_tokens": -3}},
+    {"usage": {"completion_tokens": 10**400, "prompt_tokens": 1}},
+    {"usage": {"completion_tokens": True}},
+    {"usage": {"completion_tokens": 2, "prompt_tokens_details": "x"}},
+    {"timings": [1]},
+    {"timings": "x"},
+    {"choices": [{"message": {"content": "a"}, "delta": {"content": "a"}, "finish_reason": ["x"]}]},
+    {"choices": [{"message": {"content": [{"type": "text", "text": "a"}]}, "delta": {"content": [{"text": "a"}]}}]},
+    {"choices": [{"message": {"content": "\ud83d"}, "delta": {"content": "\ud83d"}}]},
+)
+
+
+@pytest.mark.parametrize("odd", USAGE)
+def test_figures_of_another_shape_break_no_report(odd: dict[str, Any]) -> None:
+    event = {"choices": [{"message": {"content": "a"}, "delta": {"content": "a"}, "finish_reason": None}]}
+    from dstune.load.shape import shape
+
+    for kind, before in (("text/event-stream", b"data: "), ("application/json", b"")):
+        answer = body(before + json.dumps({**event, **odd}).encode() + b"\n\n", kind)
+        replies = [read(answer), read(answer)]
+        assert all(r.ok and r.text for r in replies)
+        found = {**outcome(replies, Workload(), {"cpu_s": 0.1}), **shape(replies)}
+        assert found["output_tokens"] >= 0
+        json.dumps(found).encode()
+
+
+def test_error_event_by_name() -> None:
+    found = read(body(b'event: error\ndata: {"detail": "boom"}\n\n', "text/event-stream"))
+    assert (found.error, found.detail) == ("server-error", "boom")
+
+
+def test_an_event_of_megabytes_costs_no_minutes() -> None:
+    pieces = [(0.0, b"data: ")] + [(float(i), b"x" * 1000) for i in range(12_000)] + [(1.0, b"\r\n\r"), (2.0, b"\n")]
+    began = time.process_time()
+    ((at, _, data),) = events(pieces)
+    assert time.process_time() - began < 2
+    assert (at, len(data)) == (2.0, 12_000_000)
+
+
+def test_short_or_failed_loads_do_not_blame_the_client() -> None:
+    failed = [Reply(0.0, 11.0, 11.0, error="timeout") for _ in range(4)]
+    assert not outcome(failed, Workload(), {"cpu_s": 5.0})["client_bottleneck"]
+    far = [Reply(0.0, 0.2, 3.0, stamps=(1.0, 2.0), output_tokens=2) for _ in range(4)]
+    assert not outcome(far, Workload(rate=5.0), {"cpu_s": 0.1})["client_bottleneck"]  # 0.2 s went into connecting
+    late = [Reply(0.0, 0.2, 3.0, stamps=(1.0, 2.0), output_tokens=2, lag=0.2) for _ in range(4)]
+    assert outcome(late, Workload(rate=5.0), {"cpu_s": 0.1})["client_bottleneck"]
+
+
+def test_key_repeated_by_a_server_is_taken_out() -> None:
+    replies = [
+        Reply(0, 0, 1, error="http-401", detail="Incorrect API key: plain-key-123"),
+        Reply(0, 0, 1, text="plain-key-123"),
+    ]
+    found = hidden(replies, Options(Workload(), headers=(("Authorization", "Bearer plain-key-123"),)))
+    assert [r.detail or r.text for r in found] == ["Incorrect API key: <redacted>", "<redacted>"]
+
+
+class _Moved(BaseHTTPRequestHandler):
+    seen: ClassVar[list[tuple[str, str]]] = []
+    to = ""
+
+    def do_GET(self) -> None:
+        self.seen.append((self.path, self.headers.get("Authorization", "")))
+        if self.to:
+            self.send_response(302)
+            self.send_header("Location", self.to)
+            self.end_headers()
+            return
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'{"data": [{"id": "m"}]}')
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+
+def test_key_does_not_follow_a_redirect_to_another_place() -> None:
+    target: Any = type("T", (_Moved,), {"seen": []})
+    with ThreadingHTTPServer(("127.0.0.1", 0), target) as there:
+        threading.Thread(target=there.serve_forever, daemon=True).start()
+        moved = type("M", (_Moved,), {"seen": [], "to": f"http://127.0.0.1:{there.server_port}/v1/models"})
+        with ThreadingHTTPServer(("127.0.0.1", 0), moved) as here:
+            threading.Thread(target=here.serve_forever, daemon=True).start()
+            url = f"http://127.0.0.1:{here.server_port}"
+            assert fetch(f"{url}/v1/models", {"Authorization": "Bearer k"})[0] == 200
+            with pytest.raises(UnobservableError, match="redirects"):
+                detect(url, {"Authorization": "Bearer k"})
+            assert detect(url).base == f"http://127.0.0.1:{there.server_port}"
+            here.shutdown()
+        there.shutdown()
+    assert target.seen
+    assert {key for _, key in target.seen} == {""}
+
+
+def test_same_place() -> None:
+    assert same_place("http://h/v1", "https://h/v1")
+    assert same_place("http://h:8000/v1", "http://h:8000/api/v1")
+    assert not same_place("https://h/v1", "http://h/v1")
+    assert not same_place("http://h/v1", "http://g/v1")
+    assert not same_place("http://h:8000/v1", "http://h:9000/v1")
+
+
+def test_certificate_that_is_not_trusted(tmp_path: Path) -> None:
+    cert, key = tmp_path / "c.pem", tmp_path / "k.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost", "-keyout", str(key), "-out", str(cert)],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    process, url = start("--tls", str(cert), str(key))
+    url = url.replace("http:", "https:")
+    try:
+        with pytest.raises(UnobservableError, match="not trusted") as error:
+            detect(url)
+        assert "--insecure" in error.value.next
+        assert detect(url, verify_tls=False).models == ("mock",)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_gradio_mounted_under_a_path() -> None:
+    config = {"api_prefix": "/gradio_api", "components": [{"id": 1, "type": "textbox"}], "dependencies": [{"id": 0, "api_name": "chat", "inputs": [1], "outputs": [1]}]}  # fmt: skip
+
+    class App(_Moved):
+        posted: ClassVar[list[str]] = []
+
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps(config).encode())
+
+        def do_POST(self) -> None:
+            self.posted.append(self.path)
+            self.send_error(503)
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), App) as app:
+        threading.Thread(target=app.serve_forever, daemon=True).start()
+        server = Server("gradio", f"http://127.0.0.1:{app.server_port}/chat", dialect="gradio")
+        answer = Answer(0, now())
+        run(gradio.asker(server, "chat", Pool(Target(server.base)))(answer))
+        app.shutdown()
+    assert App.posted == ["/chat/gradio_api/queue/join"]
+    assert gradio.read(answer).error == "queue-full"
+
+
+@pytest.mark.parametrize(
+    "event",
+    ["[1]", "5", '{"msg":"process_generating","output":[1]}', '{"msg":"process_generating","output":{"data":5}}', '{"msg":"process_completed","output":"x"}'],
+)  # fmt: skip
+def test_gradio_events_of_another_shape(event: str) -> None:
+    assert gradio.read(body(f"data: {event}\n\n".encode(), "text/event-stream")).error
+
+
+def test_gradio_edits_that_fit_nothing() -> None:
+    first = 'data: {"msg":"process_generating","output":{"data":["a"]}}\n\n'
+    edit = 'data: {"msg":"process_generating","output":{"data":[[["append",[3,"x"],"b"]]]}}\n\n'
+    assert gradio.read(body((first + edit).encode(), "text/event-stream")).error == "no-json"
+
+
+def test_sweep_on_a_server_that_refuses_has_no_knee() -> None:
+    figures: dict[str, Any] = {
+        "requests": {"ok": 0, "failed": 20},
+        "output_tok_s": 0.0,
+        "errors": {"http-500": 20},
+        "error_words": {"http-500": "no"},
+    }
+    (found,) = sweep(Workload(), lambda work: dict(figures))
+    assert (found["stopped"], found["knee"]) == ("errors", 0)
+    trial = Trial(Workload(), {}, found)
+    text = trials_text((trial, trial))
+    assert "no load held" in text
+    assert "20 × http-500: no" in text
+
+
+def test_ctrl_c_between_two_steps_keeps_the_first() -> None:
+    def step(work: Workload) -> dict[str, Any]:
+        if work.concurrency > 1:
+            raise KeyboardInterrupt
+        return {"requests": {"ok": 5, "failed": 0}, "output_tok_s": 10.0}
+
+    found = list(sweep(Workload(), step))
+    assert [(f["concurrency"], f["stopped"], f["knee"]) for f in found] == [(1, "interrupted", 1)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--rate", "nan"), ("--rate", "inf"), ("--timeout", "nan"), ("--timeout", "0"), ("--temperature", "nan"), ("--slo-ttft", "nan"),
+     ("--slo-itl", "-1"), ("--duration", "nan"), ("http://127.0.0.1:2",), ("-o", "/no/such/folder/run.json"), ("-o", "/tmp")],
+)  # fmt: skip
+def test_options_that_make_no_sense_are_refused_before_the_load(options: tuple[str, ...], run_dstune: Any) -> None:
+    done = run_dstune("bench", "http://127.0.0.1:1", *options)
+    assert done.returncode == 2
+    assert "error" in done.stderr
+
+
+def test_files_that_are_no_reports(tmp_path: Path) -> None:
+    good: dict[str, Any] = {"requests": {"ok": 1, "failed": 0}, "output_tok_s": 5.0, "ttft_ms": {"p50": 1.0}}
+    odd: tuple[dict[str, Any], ...] = (
+        {"requests": 5},
+        {"requests": {}},
+        {"output_tok_s": "abc"},
+        {"ttft_ms": {"p50": []}},
+        {"output_tok_s": float("nan")},
+    )
+    path = tmp_path / "bad.json"
+    for bad in odd:
+        path.write_text(json.dumps({"trials": [{**good, **bad}]}))
+        with pytest.raises(DstuneError, match="no report"):
+            outcomes(str(path))
+    path.write_text('{"trials": []}')
+    with pytest.raises(DstuneError, match="no report"):
+        outcomes(str(path))
+    path.write_text(json.dumps({"trials": [good]}))
+    assert outcomes(str(path)) == [good]
+
+
+def test_a_pipe_or_device_stays_what_it_is(tmp_path: Path) -> None:
+    pipe, real, link = tmp_path / "pipe", tmp_path / "real.json", tmp_path / "link.json"
+    os.mkfifo(pipe)
+    got: list[str] = []
+    reader = threading.Thread(target=lambda: got.append(pipe.read_text()))
+    reader.start()
+    write(str(pipe), "hello")
+    reader.join(5)
+    assert got == ["hello"]
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    real.write_text("old")
+    link.symlink_to(real)
+    write(str(link), "new")
+    assert link.is_symlink()
+    assert real.read_text() == "new"
+    with pytest.raises(OSError, match="nowhere") as error:
+        write(str(tmp_path / "nowhere" / "x"), "")
+    assert error.value.filename.endswith("nowhere/x")
+
+
+def test_full_disk_does_not_cost_the_report(run_dstune: Any) -> None:
+    process, url = start("--ttft-ms", "2", "--itl-ms", "1")
+    try:
+        done = run_dstune("bench", url, "-n", "2", "--max-tokens", "3", "--warmup", "0", "-o", "/dev/full")
+    finally:
+        process.kill()
+        process.wait()
+    assert "2 answered" in done.stdout
+    assert done.returncode == 3
+    assert "/dev/full" in done.stderr
+    assert stat.S_ISCHR(os.stat("/dev/full").st_mode)
+
+
+def test_workers_leave_with_a_parent_that_was_killed() -> None:
+    process, url = start("--ttft-ms", "5", "--itl-ms", "2")
+    parent = subprocess.Popen(
+        [sys.executable, "-m", "dstune", "bench", url, "-c", "4", "--workers", "2", "--duration", "60s"],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        end = time.monotonic() + 30
+        while len(children := _children(parent.pid)) < 2 and time.monotonic() < end:
+            time.sleep(0.1)
+        time.sleep(1.0)
+        parent.send_signal(signal.SIGKILL)
+        parent.wait()
+        end = time.monotonic() + 10
+        while any(_runs(c) for c in children) and time.monotonic() < end:
+            time.sleep(0.1)
+        assert len(children) >= 2
+        assert not [c for c in children if _runs(c)]
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_ctrl_c_while_behaviour_is_asked_gives_the_report_so_far() -> None:
+    process, url = start("--ttft-ms", "5", "--itl-ms", "2")
+    try:
+        asking = subprocess.Popen(
+            [sys.executable, "-m", "dstune", "bench", url, "--behaviour", "-c", "1"], stdout=subprocess.PIPE, text=True
+        )
+        end = time.monotonic() + 30
+        while time.monotonic() < end:
+            time.sleep(0.2)
+            with urllib.request.urlopen(f"{url}/stats") as f:
+                if json.load(f)["requests"] >= 2:
+                    break
+        asking.send_signal(signal.SIGINT)
+        out, _ = asking.communicate(timeout=20)
+    finally:
+        process.kill()
+        process.wait()
+    assert asking.returncode == 0
+    assert "interrupted" in out
+    assert "never-stops" in out
+
+
+def _children(pid: int) -> list[int]:
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                line = Path("/proc", name, "stat").read_text()
+                if int(line.rpartition(")")[2].split()[1]) == pid and b"workers" in Path("/proc", name, "cmdline").read_bytes():
+                    found.append(int(name))
+            except OSError:
+                continue
+    return found
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

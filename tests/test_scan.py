@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
-from dstune.catalog.signatures import Signature, digits_alike, log_facts, openings, signature, signatures
+from dstune.catalog.alike import wide
+from dstune.catalog.signatures import Signature, log_facts, openings, signature, signatures
 from dstune.catalog.vocabulary import normalise
 from dstune.errors import UnobservableError
 from dstune.readers import decoded, read_files, recognise, without_comments
 from dstune.readers.scan import KEEP, Scanner, blocks, clean, open_log, shown, values
+from dstune.readers.scan_sieve import without_ids
 
 LOGS = Path(__file__).parent / "logs"
 
@@ -366,14 +368,61 @@ def test_a_secret_is_never_cut_into_sight(before: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "alike"),
+    ("pattern", "digits", "ids"),
     [
-        (r"code \d+ (?:came|went)", True), (r"code 7", False), (r"[0-9]x[^\n]{0,9}\w", True), (r"[2-9] reqs", False), (r"(?P<n>\d) of (?P=n)", False),
-        (r"(?<!\d)word\b.*$", True), (r"[^0]word", False), (r"(?:a|b 1) word", False),
+        (r"code \d+ (?:came|went)", True, "wider"), (r"code 7", "wider", False), (r"[0-9]x[^\n]{0,9}\w", True, "wider"),
+        (r"[2-9] reqs", "wider", False), (r"(?P<n>\d) of (?P=n)", False, False), (r"(?<!\d)word\b.*$", True, False),
+        (r"[^0]word", False, False), (r"(?:a|b 1) word", "wider", False), (r"\bdel [\w.]*model", True, True),
+        (r"(?!.*v1)model", False, False), (r"id:? is a [^\n]+ model", True, True), (r"is bad", True, False), (r"is bold", True, True),
+        (r"bad idea", True, False), (r"the beef is", True, False), (r"torch_\d+_x", True, "wider"), (r"(?i:error) model", True, False),
+        (r"[a-z]+ model", True, "wider"), (r"model (?>[0-9]+) reqs", True, False),
     ],
 )  # fmt: skip
-def test_digits_alike(pattern: str, alike: bool) -> None:
-    assert digits_alike(pattern) is alike
+def test_expressions_for_all_lines_that_differ_in_digits_and_ids(pattern: str, digits: object, ids: object) -> None:
+    for kind, awaited in ((False, digits), (True, ids)):
+        made = wide(pattern, kind)
+        assert ("wider" if isinstance(made, re.Pattern) else made) == awaited
+
+
+@pytest.mark.parametrize("ids", [False, True])
+def test_what_a_wider_expression_does_not_find_the_expression_finds_in_no_like_line(ids: bool) -> None:
+    source = random.Random(3)
+    chars = "0123456789abcdef" if ids else "0123456789"
+    form = re.compile(r"(?<!\w)(?:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{16,})(?!\w)" if ids else r"\d", re.ASCII)
+    lines = [line for file in sorted(LOGS.rglob("*.log")) for line in file.read_text(errors="replace").splitlines() if line][
+        ::40
+    ]
+    if ids:
+        lines = [
+            f"{line} {source.choice(('', 'chatcmpl-', 'id='))}{source.getrandbits(128):032x}{source.choice(('', ': x'))}"
+            for line in lines
+        ]
+    compared = 0
+    for row in source.sample([r for r in signatures() if r.kind in ("log", "any") and not r.multiline], 250):
+        made = wide(row.pattern, ids)
+        own = re.compile(row.pattern, re.MULTILINE)
+        for line in lines if made is not False else ():
+            if (own if made is True else made).search(line) is None:  # type: ignore[union-attr]
+                compared += 1
+                for _ in range(2):
+                    other = form.sub(lambda m: re.sub("[0-9a-f]", lambda _: source.choice(chars), m[0]), line)
+                    assert own.search(other) is None
+    assert compared > 5000
+
+
+@pytest.mark.parametrize(
+    ("line", "like", "ids"),
+    [
+        ("rank 12 of 16", "rank 00 of 00", False),
+        ("chatcmpl-0123456789abcdef0123456789abcdef: 5", "chatcmpl-" + "0" * 32 + ": 0", True),
+        ("id=123e4567-e89b-12d3-a456-426614174000 deadbeef", "id=00000000-0000-0000-0000-000000000000 deadbeef", True),
+        ("xdeadbeefdeadbeef and deadbeefdeadbeefx1", "xdeadbeefdeadbeef and deadbeefdeadbeefx0", False),
+        ("deadbeefdeadbeef deadbeefdeadbeefg_deadbeefdeadbeef", "0" * 16 + " deadbeefdeadbeefg_deadbeefdeadbeef", True),
+    ],
+)
+def test_lines_without_their_ids(line: str, like: str, ids: bool) -> None:
+    zero = line.translate(str.maketrans("123456789", "000000000"))
+    assert without_ids(line.encode(), zero.encode()) == (like.encode(), ids)
 
 
 def test_lines_that_lead_to_nothing_are_skipped_only_then(learning: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ _RUNS = 24
 """Texts up to which a run of choices (`[Oo]ut`, `tokens?`) is written out."""
 _CHOICES = 8
 """Texts of which one must be in the line too, at most."""
-_REPEATS = ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT")
+REPEATS = ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT")
 
 Also = tuple[tuple[str, ...], ...]
 """Of each of these one is in the match too."""
@@ -63,7 +63,7 @@ def log_facts() -> tuple[dict[str, Any], ...]:
 
 def signature(cause: str, way: int, part: int, kind: str, pattern: str, where: str = "", common: str = "") -> Signature:
     """The row of an expression. `common`: lines of healthy servers, digits zero. Raises `RecipeError` as `literals` does."""
-    return Signature(cause, way, part, kind, pattern, literals(pattern, where, common), _over_lines(_parsed(pattern, where)))
+    return Signature(cause, way, part, kind, pattern, literals(pattern, where, common), _over_lines(parsed(pattern, where)))
 
 
 def _build() -> list[tuple[Any, ...]]:
@@ -78,8 +78,8 @@ def _build() -> list[tuple[Any, ...]]:
     return [(s.cause, s.way, s.part, s.kind, s.pattern, s.literals, s.multiline) for s in rows]
 
 
-@lru_cache(maxsize=1)
-def _parsed(pattern: str, where: str) -> Any:
+@lru_cache(maxsize=256)
+def parsed(pattern: str, where: str) -> Any:
     try:
         return re._parser.parse(pattern)  # type: ignore[attr-defined]
     except re.error as error:
@@ -104,7 +104,7 @@ def literals(pattern: str, where: str, common: str = "") -> Literals:
 
 def rarest(pattern: str, often: Callable[[str], int], where: str = "", shortest: int = MIN_LITERAL) -> Literals:
     """As `literals`, by how `often` a text comes; texts below `shortest` letters are the last choice."""
-    tree = _parsed(pattern, where)
+    tree = parsed(pattern, where)
     count = cache(often)
 
     def rank(group: _Group) -> tuple[bool, int, float]:
@@ -154,21 +154,21 @@ def _required(tree: Any, caseless: bool, rank: Callable[[_Group], Any], before: 
             groups.append([(plain, frozenset())])
 
     for op, value in [*tree, (None, None)]:
-        exact = _exact(op, value, caseless)
-        if exact is not None:
-            if len(exact) > 1 or len(runs) * len(exact) > _RUNS:
+        fixed = exact(op, value, caseless)
+        if fixed is not None:
+            if len(fixed) > 1 or len(runs) * len(fixed) > _RUNS:
                 end()
                 plain = ""
-            if len(exact) == 1:
-                plain += exact[0]
-            runs = _joined(runs, exact) or exact
+            if len(fixed) == 1:
+                plain += fixed[0]
+            runs = joined(runs, fixed) or fixed
             continue
         end()
         name = str(op)
         if name == "SUBPATTERN":
             _, add, _, inner = value
             groups += _required(inner, caseless or bool(add & re.IGNORECASE), rank, runs)
-        elif name in _REPEATS and value[0] >= 1:
+        elif name in REPEATS and value[0] >= 1:
             groups += _required(value[2], caseless, rank, runs)
         elif name == "BRANCH":
             branches = [_best(_required(b, caseless, rank, runs), rank) for b in value[1]]
@@ -178,14 +178,14 @@ def _required(tree: Any, caseless: bool, rank: Callable[[_Group], Any], before: 
     return groups
 
 
-def _joined(first: tuple[str, ...], then: tuple[str, ...] | None) -> tuple[str, ...] | None:
+def joined(first: tuple[str, ...], then: tuple[str, ...] | None) -> tuple[str, ...] | None:
     """Each of the first texts with each of the others behind it; None where they are too many."""
     if then is None or len(first) * len(then) > _RUNS:
         return None
     return tuple(dict.fromkeys(a + b for a in first for b in then))
 
 
-def _exact(op: Any, value: Any, caseless: bool) -> tuple[str, ...] | None:
+def exact(op: Any, value: Any, caseless: bool) -> tuple[str, ...] | None:
     """All texts that an element can match, where they are few and hold no line end."""
     name = str(op)
     if name in ("AT", "ASSERT", "ASSERT_NOT"):
@@ -211,7 +211,7 @@ def _exact(op: Any, value: Any, caseless: bool) -> tuple[str, ...] | None:
                 return None
             texts.update(dict.fromkeys(found))
         return tuple(texts) if len(texts) <= _RUNS else None
-    if name in _REPEATS and value[1] == 1:
+    if name in REPEATS and value[1] == 1:
         found = _sequence(value[2], caseless)
         return found if found is None or value[0] else tuple(dict.fromkeys(("", *found)))
     return None
@@ -222,7 +222,7 @@ def _sequence(tree: Any, caseless: bool) -> tuple[str, ...] | None:
     for op, value in tree:
         if runs is None:
             return None
-        runs = _joined(runs, _exact(op, value, caseless))
+        runs = joined(runs, exact(op, value, caseless))
     return runs
 
 
@@ -247,16 +247,17 @@ def openings(pattern: str) -> tuple[tuple[str, int], ...]:
 
     Where they are in a long line is found a hundred times as quickly as `re` tries a choice at each character.
     """
-    tree = _parsed(pattern, "")
-    return _openings(tree, bool(tree.state.flags & re.IGNORECASE), 0) or ()
+    tree = parsed(pattern, "")
+    found = _openings(tree, bool(tree.state.flags & re.IGNORECASE), 0) or ()
+    return tuple(o for o in found if not any(o != p and o[0].startswith(p[0]) and o[1] <= p[1] for p in found))
 
 
 def _openings(tree: Any, caseless: bool, lead: int) -> tuple[tuple[str, int], ...] | None:
     """As `openings`, of a sequence behind up to `lead` characters."""
     runs: tuple[str, ...] = ("",)
     for op, value in [*tree, (None, None)]:
-        exact = _exact(op, value, caseless)
-        more = _joined(runs, exact)
+        fixed = exact(op, value, caseless)
+        more = joined(runs, fixed)
         if more is not None:
             runs = more
             continue
@@ -266,18 +267,18 @@ def _openings(tree: Any, caseless: bool, lead: int) -> tuple[tuple[str, int], ..
         runs = ("",)
         name = str(op)
         width = None
-        if exact is not None:
-            runs = exact
+        if fixed is not None:
+            runs = fixed
             continue
         if name in ("LITERAL", "NOT_LITERAL", "IN", "ANY"):
             width = 1
-        elif name == "SUBPATTERN" or (name in _REPEATS and value[0] >= 1):
+        elif name == "SUBPATTERN" or (name in REPEATS and value[0] >= 1):
             inner = value[3] if name == "SUBPATTERN" else value[2]
             found = _openings(inner, caseless or (name == "SUBPATTERN" and bool(value[1] & re.IGNORECASE)), lead)
             if found is not None:
                 return found
             width = inner.getwidth()[1] * (1 if name == "SUBPATTERN" else min(value[1], _LEAD + 1))
-        elif name in _REPEATS:
+        elif name in REPEATS:
             width = value[2].getwidth()[1] * min(value[1], _LEAD + 1)
         elif name == "BRANCH":
             branches = [_openings(branch, caseless, lead) for branch in value[1]]
@@ -292,37 +293,3 @@ def _openings(tree: Any, caseless: bool, lead: int) -> tuple[tuple[str, int], ..
 
 _LEAD = 4
 """Characters before a text up to which a match is tried at each."""
-
-
-def digits_alike(pattern: str) -> bool:
-    """Whether an expression takes any digit wherever it takes one."""
-    return _alike(_parsed(pattern, ""))
-
-
-def _alike(tree: Any) -> bool:
-    for op, value in tree:
-        name = str(op)
-        if name in ("LITERAL", "NOT_LITERAL"):
-            fine = not 48 <= value <= 57
-        elif name == "IN":
-            taken: set[int] = set()
-            for kind, member in value:
-                if str(kind) == "CATEGORY":
-                    taken.update(
-                        range(48, 58) if str(member) in ("CATEGORY_DIGIT", "CATEGORY_WORD", "CATEGORY_NOT_SPACE") else ()
-                    )
-                elif str(kind) != "NEGATE":
-                    low, high = member if str(kind) == "RANGE" else (member, member)
-                    taken.update(range(max(low, 48), min(high, 57) + 1))
-            fine = len(taken) in (0, 10)
-        elif name in ("AT", "ANY"):
-            fine = True
-        elif name == "BRANCH":
-            fine = all(map(_alike, value[1]))
-        elif name == "ATOMIC_GROUP":
-            fine = _alike(value)
-        else:
-            fine = name in ("SUBPATTERN", "ASSERT", "ASSERT_NOT", *_REPEATS) and _alike(value[-1])
-        if not fine:
-            return False
-    return True

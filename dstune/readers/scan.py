@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache, cached_property
 from typing import IO, Protocol
 
-from dstune.catalog.signatures import Signature, digits_alike, openings, signatures
+from dstune.catalog.alike import wide
+from dstune.catalog.signatures import Signature, openings, signatures
 from dstune.errors import UnobservableError
 from dstune.lang import say
 from dstune.model import Fact, Hit
@@ -29,7 +30,7 @@ class Scanner:
         self.rows = list(rows)
         self._patterns: list[re.Pattern[str] | None] = [None] * len(self.rows)
         self._openings: dict[int, tuple[tuple[str, int], ...]] = {}
-        self._alike: dict[int, bool] = {}
+        self._wide: dict[tuple[int, bool], re.Pattern[str] | bool] = {}
         self._tries: Counter[int] = Counter()
 
     @cached_property
@@ -69,14 +70,28 @@ class Scanner:
         match = self.pattern(number).match
         return next((found for start in sorted(starts) if (found := match(text, start))), None)
 
-    def alike(self, number: int) -> bool:
-        """Whether a row treats all digits alike."""
-        known = self._alike.get(number)
+    def wide(self, number: int, ids: bool) -> re.Pattern[str] | bool:
+        """What `signatures.wide` makes of a row."""
+        known = self._wide.get((number, ids))
         if known is None:
-            known = self._alike[number] = digits_alike(self.rows[number].pattern)
+            known = self._wide[number, ids] = wide(self.rows[number].pattern, ids)
         return known
 
+    def never(self, number: int, ids: bool, text: str) -> bool:
+        """Of a line in which a row finds nothing: whether it finds nothing in those like it either."""
+        known = self.wide(number, ids)
+        if isinstance(known, bool):
+            return known
+        if known.search(text) is None:
+            return True
+        self._tries[~number] += 1
+        if self._tries[~number] > MANY:
+            self._wide[number, ids] = False
+        return False
 
+
+MANY = 200
+"""Lines after which a row is no longer asked about lines like one."""
 LONG = 300
 """Characters of a line from which on it pays to look first where a match can begin."""
 FEW = 6

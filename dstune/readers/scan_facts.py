@@ -31,7 +31,7 @@ class LineFacts:
         self._facts: dict[_Key, _Seen] = {}
         self._set: set[_Key] = set()  # given by a row that keeps the last value: what was before does not count
         self._peaks: dict[_Key, _Seen] = {}  # the highest value behind that, of rows that keep it
-        self._given: dict[int, set[str]] = {}  # rows that matched, and the names that they gave, where only the first counts
+        self.given: dict[int, set[str]] = {}  # rows that matched, and the names that they gave, where only the first counts
         self._tops: dict[int, list[float]] = {}
         self._patterns: dict[int, re.Pattern[bytes]] = {}
 
@@ -47,11 +47,11 @@ class LineFacts:
         events: dict[tuple[int, int], tuple[str, dict[str, Value]]] = {}
         for row, places in by_row.items():
             keep, names = keeps(self._row(row))
-            if row not in self._given:  # the first line sets the order of facts
+            if row not in self.given:  # the first line sets the order of facts
                 for begin, end in places:
                     text, match = self._look(row, data, begin, end)
                     if match is not None:
-                        self._given[row] = set()
+                        self.given[row] = set()
                         events[begin, row] = text, self.of(row, match)
                         break
                 else:
@@ -60,7 +60,7 @@ class LineFacts:
                 for begin, end, match in self._higher(row, places, data, keep == "all"):
                     events[begin, row] = data[begin:end].decode("utf-8", "replace")[:CUT], self.of(row, match)
                 continue
-            given = self._given[row] if keep == "first" else set()
+            given = self.given[row] if keep == "first" else set()
             for begin, end in places if keep == "first" else reversed(places):
                 text, match = self._look(row, data, begin, end)
                 if match is not None:
@@ -82,9 +82,9 @@ class LineFacts:
         The expression looks at no line end, so that the bytes can be matched where they are, as far as they are ASCII.
         """
         keep, names = keeps(self._row(row))
-        if row in self._given and keep == "max":
+        if row in self.given and keep == "max":
             starts = self._highest(row, starts, data)
-        elif row in self._given and keep == "last" and names == 1:
+        elif row in self.given and keep == "last" and names == 1:
             starts = next((starts[-n:] for n in range(1, len(starts) + 1) if self._bytes(row).match(data, starts[-n])), starts)
         places: Places = []
         for start in starts:

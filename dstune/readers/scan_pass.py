@@ -35,9 +35,6 @@ times took over a minute.
 """
 
 
-_ZERO = bytes.maketrans(b"123456789", b"000000000")
-
-
 @dataclass(slots=True)
 class Part:
     """What a pass over a part of a log found: (line, row, hit), and facts; `lines`: how many it has."""
@@ -96,28 +93,22 @@ class Pass:
         facts: dict[int, list[tuple[int, int]]] = {}
         number, at = first, 0  # the line at a place
         begin, end, seen, told, line, tried = 0, -1, "", "", set[int](), set[int]()
-        direct, dead, template = sieve.direct, self._adapted.dead, b""
+        like, ids, given, never = b"", False, self._facts.given, self._scanner.never
+        direct, idle, missed, all_sure = sieve.direct, self._adapted.idle, self._adapted.missed, self._adapted.sure
         starts: dict[int, list[int]] = {}
         for text, start, _ in found:
             if text in direct:
                 starts.setdefault(direct[text], []).append(start)
                 continue
             if start >= end:  # matches come by where they end, and none reaches over a line end
-                begin, end, seen = data.rfind(b"\n", 0, start) + 1, data.find(b"\n", start), ""
-                told, template = "", b""
-                line, tried = {text}, set()
+                begin, end, seen, told, tried = data.rfind(b"\n", 0, start) + 1, data.find(b"\n", start), "", "", set()
                 if end < 0:
                     end = len(data)
-            elif text in line:
+                like, ids, line = idle(data[begin:end])
+            if text in line:
                 continue
-            else:
-                line.add(text)
-            known = dead.get(text)
-            if known is not None:
-                template = template or data[begin:end].translate(_ZERO)
-                if template in known:
-                    continue
-            nothing = True
+            line.add(text)
+            nothing, sure = True, all_sure.get(text)
             for row, also in made[text] or owners(text):
                 if row in full:
                     continue
@@ -135,22 +126,22 @@ class Pass:
                     if rows[row].multiline:
                         number, at = number + data.count(b"\n", at, begin), begin
                         self._open.append(_Anchor(number, row, self._offset + begin, self._offset + end))
-                    elif not rows[row].cause:
-                        facts.setdefault(row, []).append((begin, end))
                     else:
                         seen = seen or data[begin:end].decode("utf-8", "replace")[:CUT]
-                        match = search(row, seen)
-                        if match is None:
+                        match = None if row in given else search(row, seen)
+                        if match is None and row not in given:
+                            if nothing and sure is not None and sure[ids]:
+                                nothing = never(row, ids, seen)
                             continue
-                        number, at = number + data.count(b"\n", at, begin), begin
-                        told = told or shown(seen)
-                        self._hit(row, number, match, told)
+                        if match is None or not rows[row].cause:
+                            facts.setdefault(row, []).append((begin, end))
+                        else:
+                            number, at = number + data.count(b"\n", at, begin), begin
+                            told = told or shown(seen)
+                            self._hit(row, number, match, told)
                     nothing = False
             if nothing:
-                if known is not None:
-                    self._adapted.remember(known, template)
-                else:
-                    self._adapted.missed(text, self._scanner)
+                missed(text, like, ids, self._scanner)
         for row, places in starts.items():
             facts[row] = self._facts.lines(row, places, data)
         if facts:

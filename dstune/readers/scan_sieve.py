@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from dstune.catalog.alike import IN_ID
 from dstune.catalog.signatures import Literals, Signature, openings, rarest
 
 if TYPE_CHECKING:
@@ -27,16 +30,12 @@ class Sieve:
         for row, fixed in rows:
             for text, also in fixed:
                 wanted.setdefault(text, []).append((row, also))
-        self._of, self._words = list(wanted.values()), list(wanted)
+        self._of = list(wanted.values())
         self.made: list[Owners | None] = [None] * len(wanted)
         self.direct: dict[int, int] = {}
         """Texts that only one row of facts has, at the beginning of each of its matches; filled by `Adapted`."""
         texts = [text.encode("utf-8", "surrogatepass") for text in wanted]
         self._automaton = ahocorasick_rs.BytesAhoCorasick(texts) if wanted else None
-
-    def words(self, text: int) -> list[str]:
-        """A text and those that must be with it."""
-        return [self._words[text], *(word for _, also in self._of[text] for any_of in also for word in any_of)]
 
     def find(self, data: bytes) -> Found:
         """Every place of every text."""
@@ -54,8 +53,11 @@ class Sieve:
         return made
 
 
+_DIGIT = re.compile("[0-9]")
 _MISSES = 20
 """Lines in which a text leads to nothing, before it is found out whether digits count for its rows, which takes 0.4 ms each."""
+_LONGEST = 4000
+"""Bytes of a line that is remembered."""
 _KEPT = 12 << 20
 """Bytes of lines that are remembered."""
 FIRST = 1 << 18
@@ -79,8 +81,9 @@ class Adapted:
         self._chosen: list[Literals | None] = [seen_on_its_line(row) for row in rows]
         self._size, self._due = 0, FIRST
         self._tried: Counter[int] = Counter()
-        self.dead: dict[int, set[bytes]] = {}
-        """By text the lines, their digits zero, in which it leads to nothing whatever their digits are."""
+        self.sure: dict[int, tuple[bool, bool]] = {}
+        """Of a text whether a line can speak for those like it, without ids and with them: what it has to do with digits and ids is clear."""
+        self._idle: dict[bytes, set[int]] = {}
         self._misses: dict[int, int] = {}
         self._kept = 0
 
@@ -98,7 +101,8 @@ class Adapted:
                 busy[row] += times
         for row in full:
             self._chosen[row] = None
-        sample = data[: 1 << 16]
+        sample = data[:_SAMPLE]
+        often = cache(lambda text: sample.count(text.encode("utf-8", "surrogatepass")))
         for row, times in busy.most_common(_MANY):
             known = self._chosen[row]
             if times <= FEW or known is None or self._rows[row].multiline or self._tried[row] > 1:
@@ -109,10 +113,10 @@ class Adapted:
                 self._chosen[row] = begins
                 self._direct.add(row)
                 continue
-            now = rarest(self._rows[row].pattern, lambda text: sample.count(text.encode("utf-8", "surrogatepass")), shortest=2)
-            if now and sum(sample.count(text.encode()) for text, _ in now) * 2 * len(data) < times * len(sample):
+            now = rarest(self._rows[row].pattern, often, shortest=2)
+            if now and sum(often(text) for text, _ in now) * 2 * len(data) < times * len(sample):
                 self._chosen[row] = now
-        self.dead, self._misses, self._kept = {}, {}, 0
+        self.sure, self._idle, self._misses, self._kept = {}, {}, {}, 0
         self.sieve = Sieve((row, texts) for row, texts in enumerate(self._chosen) if texts)
         for text in range(len(self.sieve.made)) if self._direct else ():
             owners = self.sieve.owners(text)
@@ -120,24 +124,60 @@ class Adapted:
                 self.sieve.direct[text] = owners[0][0]
         return True
 
-    def missed(self, text: int, scanner: Scanner) -> None:
-        """Counts a line in which a text led to nothing. Where its rows treat all digits alike, one line then speaks for all like it."""
-        times = self._misses[text] = self._misses.get(text, 0) + 1
-        if times == _MISSES:
-            plain = not any(c.isdigit() for word in self.sieve.words(text) for c in word)
-            if plain and all(scanner.alike(row) for row, _ in self.sieve.owners(text)):
-                self.dead[text] = set()
+    def idle(self, line: bytes) -> tuple[bytes, bool, set[int]]:
+        """(a line as all like it are, whether it has ids, the texts that are known to lead to nothing there)."""
+        if len(line) > _LONGEST:
+            return b"", False, set()
+        like = line.translate(_ZERO)
+        known, ids = self._idle.get(like), False
+        if known is None:
+            like, ids = without_ids(line, like)
+            known = self._idle.get(like) if ids else None
+        return like, ids, set(known or ())
 
-    def remember(self, known: set[bytes], template: bytes) -> None:
-        """Keeps a line, its digits zero, in which a text leads to nothing; the memory stays bounded."""
-        if len(template) > 4000:
-            return
-        self._kept += len(template) + 100
-        if self._kept > _KEPT:
-            for lines in self.dead.values():
-                lines.clear()
-            self._kept = 0
-        known.add(template)
+    def missed(self, text: int, like: bytes, ids: bool, scanner: Scanner) -> None:
+        """Remembers a text that led to nothing in a line; the memory stays bounded."""
+        sure = self.sure.get(text)
+        if sure is None:
+            times = self._misses[text] = self._misses.get(text, 0) + 1
+            if times == _MISSES:
+                self.sure[text] = self._sure(text, scanner, False), self._sure(text, scanner, True)
+        elif sure[ids] and like:
+            known = self._idle.get(like)
+            if known is None:
+                self._kept += len(like) + 300
+                if self._kept > _KEPT:
+                    self._idle.clear()
+                    self._kept = 0
+                known = self._idle[like] = set()
+            known.add(text)
+
+    def _sure(self, text: int, scanner: Scanner, ids: bool) -> bool:
+        unclear = IN_ID.search if ids else _DIGIT.search
+        return all(
+            scanner.wide(row, ids) is not False and not any(unclear(word.decode()) for any_of in also for word in any_of)
+            for row, also in self.sieve.owners(text)
+        )
+
+
+_ZERO = bytes.maketrans(b"123456789", b"000000000")
+_HEX = bytes.maketrans(b"123456789abcdef", b"0" * 15)
+_IDS = (b"0" * 16, b"-".join(b"0" * n for n in (8, 4, 4, 4, 12)))
+_MORE, _WORD = re.compile(rb"0*(?!\w)"), re.compile(rb"\w")
+
+
+def without_ids(line: bytes, like: bytes) -> tuple[bytes, bool]:
+    """A line whose digits are zero, its ids zero too (words of 16 hexadecimal digits or more, and UUIDs); whether it has any."""
+    hexed, has = line.translate(_HEX), False
+    for form in _IDS:
+        at = hexed.find(form)
+        while at >= 0:
+            more = _MORE.match(hexed, at + len(form))
+            end = more.end() if more is not None else at + len(form)
+            if more is not None and not _WORD.match(hexed, max(0, at - 1), at):
+                like, has = like[:at] + hexed[at:end] + like[end:], True
+            at = hexed.find(form, end)
+    return like, has
 
 
 def _begins(pattern: str) -> Literals:
@@ -153,6 +193,8 @@ def _begins(pattern: str) -> Literals:
 _OFTEN = 40
 """Times that a text of a row of facts comes in a piece from which on its lines are not looked at one by one."""
 _MANY = 200
+_SAMPLE = 1 << 16
+"""Bytes in which texts are counted."""
 
 
 def seen_on_its_line(row: Signature) -> Literals:

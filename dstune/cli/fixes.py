@@ -16,8 +16,8 @@ from dstune.patch import Source, diff
 from dstune.readers.app_edit_context import Context
 
 AUTOMATIC = ("flag", "code", "install")
-ASKED = frozenset(("stream-endpoint",))
-"""Edits that add to a program's interface: only where the person asked for advice or for this cause."""
+ASKED = frozenset(("stream-endpoint", "max-length-to-prompt"))
+"""Edits that add to what a program does: only where the person asked for advice or for this cause."""
 ROUNDS = 6
 """Most rounds of diagnose and edit: an edit may bring a finding to light that another one hid; every round edits or is the last."""
 

@@ -11,6 +11,7 @@ from dstune.readers.app_edit_context import Context
 
 ROOMS = (
     "keywords",
+    "limit",
     "place",
     "prompt",
     "answer",

@@ -314,6 +314,7 @@ def _pass_on(program: Program, edits: Edits, handler: cst.FunctionDef, name: str
 
 def streamer_thread(program: Program, context: Context) -> cst.Module | None:
     """`generate(streamer=…)` before (or as) the loop that reads the streamer runs in a thread of its own: else nothing streams."""
+    program = _streamer_named(program)
     tree, edits = program.tree, Edits()
     streamers = {
         n for c in tree.calls if callee(c)[1] in ("TextIteratorStreamer", "AsyncTextIteratorStreamer") for n in bound(tree, c)
@@ -357,6 +358,30 @@ def streamer_thread(program: Program, context: Context) -> cst.Module | None:
             edits.instead(line, lines)
             edits.after(reader, told)
     return add_import(edits.made(tree.module), "from threading import Thread") if edits else None
+
+
+def _streamer_named(program: Program) -> Program:
+    """`for piece in generate(…, streamer=TextIteratorStreamer(…))` with the streamer as a variable before the loop, and what its body
+    decodes taken as the text that a streamer gives."""
+    tree, edits = program.tree, Edits()
+    for where in program.generates:
+        found, line = where.get("streamer"), tree.statement(where.call)
+        if (
+            found is None
+            or not isinstance(line, cst.For)
+            or line.iter is not where.call
+            or not isinstance(line.target, cst.Name)
+        ):
+            continue
+        if isinstance(found.value, cst.Call) and callee(found.value)[1] == "TextIteratorStreamer":
+            name = tree.fresh("streamer", "text_streamer")
+            edits.before(line, statements(tree, f"{name} = {tree.code(found.value)}\n")[0])
+            edits.put(found.value, cst.Name(name))
+        for call in walk(line.body, cst.Call):
+            given = [a for a in call.args if a.keyword is None]
+            if callee(call)[1] == "decode" and len(given) == 1 and dotted(given[0].value) == line.target.value:
+                edits.put(call, given[0].value)
+    return Program(Tree(edits.made(tree.module))) if edits else program
 
 
 def _read_later(tree: Tree, line: cst.SimpleStatementLine) -> bool:

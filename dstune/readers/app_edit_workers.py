@@ -125,13 +125,15 @@ def awq_by_transformers(program: Program, context: Context) -> cst.Module | None
     others = [i for i in tree.find(cst.ImportFrom) if dotted(i.module) == "transformers"]
     line = tree.parent(old)
     if others:
-        edits.drop(old) if not isinstance(line, cst.SimpleStatementLine) or len(line.body) > 1 else edits.drop(line)
+        if isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1:
+            body = list(tree.module.body)
+            below = body[body.index(line) + 1] if line in body and line is not body[-1] else None
+            if below is not None and line.leading_lines:
+                edits.add(below, lambda n: n.with_changes(leading_lines=[*line.leading_lines, *n.leading_lines]))
+            edits.drop(line)
+        else:
+            edits.drop(old)
         after = edits.made(tree.module)
-        if line is tree.module.body[0] and isinstance(line, cst.SimpleStatementLine):
-            head = after.body[0]
-            after = after.with_changes(
-                body=[head.with_changes(leading_lines=[*line.leading_lines, *head.leading_lines]), *after.body[1:]]
-            )
         return add_import(after, "from transformers import AutoModelForCausalLM")
     edits.put(
         old,

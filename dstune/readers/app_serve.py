@@ -250,7 +250,10 @@ def _chatbot(seen: Seen, function: ast.AST) -> Iterator[Fact]:
         if (
             isinstance(node, ast.Return | ast.Yield)
             and node.value is not None
-            and seen.index.kind(node.value) in ("text", "string")
+            and (
+                seen.index.kind(node.value) in ("text", "string")
+                or ast.unparse(node.value).endswith(".choices[0].message.content")
+            )
         ):
             yield seen.smell("chatbot_gets_text", node)
 

@@ -132,6 +132,35 @@ def openai_server(text: str) -> str:
     return re.sub(r"(?m)^(?!\s*#)(.*)\bvllm\.entrypoints\.api_server\b", r"\1vllm.entrypoints.openai.api_server", text)
 
 
+_HF = {"login": "auth login", "logout": "auth logout", "whoami": "auth whoami", "scan-cache": "cache ls"}
+_OLD_HF = re.compile(r"\bhuggingface-cli([ \t]+)(download|upload|login|logout|whoami|scan-cache|env|version)\b")
+_OLD_SWITCHES = re.compile(
+    r"[ \t]+(?:--local-dir-use-symlinks(?:[= ][ \t]*(?:[Tt]rue|[Ff]alse|auto))?|--resume-download)(?=\s|$)"
+)
+"""Commands of huggingface-cli that `hf` has under another name (huggingface_hub 2.4: `hf --help`)."""
+
+
+def hf_command(text: str) -> str:
+    """`huggingface-cli download …` as `hf download …`, in lines that are no comment; switches that `hf` does not know go."""
+    out: list[str] = []
+    inside = False
+    for line in text.split("\n"):
+        if line.lstrip().startswith("#"):
+            out.append(line)
+            continue
+        new = _OLD_HF.sub(lambda m: f"hf{m[1]}{_HF.get(m[2], m[2])}", line)
+        mine = inside or new != line
+        inside = mine and line.rstrip().endswith("\\")
+        if mine:
+            new = _OLD_SWITCHES.sub("", new)
+            if new.strip() in ("", "\\") and line.strip() not in ("", "\\"):  # the line held nothing else
+                if not inside and out:
+                    out[-1] = out[-1].rstrip().removesuffix("\\").rstrip()
+                continue
+        out.append(new)
+    return "\n".join(out)
+
+
 def plain_characters(text: str) -> str:
     """Dashes, quotes and blanks of a text processor as the shell's own, in lines that are commands."""
     strange = {s.line for s in slips(text) if s.kind == "odd_character"}
@@ -160,6 +189,7 @@ EDITS: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "vllm-openai-server": (("command", "compose", "dockerfile"), openai_server),
     "shell-join-lines": (("command",), lines_joined),
     "shell-home": (("command",), tilde_as_home),
+    "hf-command": (("command", "dockerfile"), hf_command),
     "shell-plain-characters": (("command",), plain_characters),
     "vllm-flags": (("command", "compose", "dockerfile"), str),
     "vllm-flag-spelling": (("command", "compose", "dockerfile"), str),

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dstune.catalog.alike import wide
+from dstune.catalog.alike import made, wide
 from dstune.catalog.signatures import Signature, log_facts, openings, signature, signatures
 from dstune.catalog.vocabulary import normalise
 from dstune.errors import UnobservableError
@@ -380,8 +380,8 @@ def test_a_secret_is_never_cut_into_sight(before: int) -> None:
 )  # fmt: skip
 def test_expressions_for_all_lines_that_differ_in_digits_and_ids(pattern: str, digits: object, ids: object) -> None:
     for kind, awaited in ((False, digits), (True, ids)):
-        made = wide(pattern, kind)
-        assert ("wider" if isinstance(made, re.Pattern) else made) == awaited
+        tree = wide(pattern, kind)
+        assert (tree if isinstance(tree, bool) else "wider") == awaited
 
 
 @pytest.mark.parametrize("ids", [False, True])
@@ -399,10 +399,10 @@ def test_what_a_wider_expression_does_not_find_the_expression_finds_in_no_like_l
         ]
     compared = 0
     for row in source.sample([r for r in signatures() if r.kind in ("log", "any") and not r.multiline], 250):
-        made = wide(row.pattern, ids)
-        own = re.compile(row.pattern, re.MULTILINE)
-        for line in lines if made is not False else ():
-            if (own if made is True else made).search(line) is None:  # type: ignore[union-attr]
+        tree, own = wide(row.pattern, ids), re.compile(row.pattern, re.MULTILINE)
+        wider = own if isinstance(tree, bool) else made(tree)
+        for line in lines if tree is not False else ():
+            if wider.search(line) is None:
                 compared += 1
                 for _ in range(2):
                     other = form.sub(lambda m: re.sub("[0-9a-f]", lambda _: source.choice(chars), m[0]), line)

@@ -8,8 +8,8 @@ from typing import Any
 from dstune.catalog.signatures import REPEATS, exact, joined, parsed
 
 
-def wide(pattern: str, ids: bool = False) -> re.Pattern[str] | bool:
-    """An expression for all lines that differ in digits only; `ids`: or in ids (words of 8 or more of `0-9a-f`) of one length.
+def wide(pattern: str, ids: bool = False) -> Any:
+    """The tree of an expression for all lines that differ in digits only; `ids`: or in ids (words of 8 or more of `0-9a-f`) of one length.
 
     Where it finds nothing, the expression itself finds nothing in any of those lines. True: it is the expression itself; False: there is none.
     """
@@ -17,10 +17,13 @@ def wide(pattern: str, ids: bool = False) -> re.Pattern[str] | bool:
     if ids and (tree.state.flags & re.IGNORECASE or not _clear_of_ids(tree)):
         return False
     wider = _wide(tree, _HEX if ids else _DIGITS)
-    if wider is None or wider is tree:
-        return wider is tree
-    made: re.Pattern[str] = re._compiler.compile(wider, re.MULTILINE)  # type: ignore[attr-defined]
-    return made
+    return wider is tree if wider is None or wider is tree else wider
+
+
+def made(tree: Any) -> re.Pattern[str]:
+    """The expression of a tree."""
+    expression: re.Pattern[str] = re._compiler.compile(tree, re.MULTILINE)  # type: ignore[attr-defined]
+    return expression
 
 
 _DIGITS, _HEX = frozenset(b"0123456789"), frozenset(b"0123456789abcdef")

@@ -8,9 +8,9 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, cached_property
-from typing import IO, Protocol
+from typing import IO, Any, Protocol
 
-from dstune.catalog.alike import wide
+from dstune.catalog.alike import made, wide
 from dstune.catalog.signatures import Signature, openings, signatures
 from dstune.errors import UnobservableError
 from dstune.lang import say
@@ -30,7 +30,7 @@ class Scanner:
         self.rows = list(rows)
         self._patterns: list[re.Pattern[str] | None] = [None] * len(self.rows)
         self._openings: dict[int, tuple[tuple[str, int], ...]] = {}
-        self._wide: dict[tuple[int, bool], re.Pattern[str] | bool] = {}
+        self._wide: dict[tuple[int, bool], Any] = {}
         self._tries: Counter[int] = Counter()
 
     @cached_property
@@ -70,8 +70,8 @@ class Scanner:
         match = self.pattern(number).match
         return next((found for start in sorted(starts) if (found := match(text, start))), None)
 
-    def wide(self, number: int, ids: bool) -> re.Pattern[str] | bool:
-        """What `signatures.wide` makes of a row."""
+    def wide(self, number: int, ids: bool) -> Any:
+        """What `alike.wide` makes of a row."""
         known = self._wide.get((number, ids))
         if known is None:
             known = self._wide[number, ids] = wide(self.rows[number].pattern, ids)
@@ -82,6 +82,8 @@ class Scanner:
         known = self.wide(number, ids)
         if isinstance(known, bool):
             return known
+        if not isinstance(known, re.Pattern):
+            known = self._wide[number, ids] = made(known)
         if known.search(text) is None:
             return True
         self._tries[~number] += 1

@@ -108,7 +108,7 @@ class Pass:
             if text in line:
                 continue
             line.add(text)
-            nothing, sure = True, all_sure.get(text)
+            nothing, sure = True, all_sure[ids].get(text)
             for row, also in made[text] or owners(text):
                 if row in full:
                     continue
@@ -130,7 +130,7 @@ class Pass:
                         seen = seen or data[begin:end].decode("utf-8", "replace")[:CUT]
                         match = None if row in given else search(row, seen)
                         if match is None and row not in given:
-                            if nothing and sure is not None and sure[ids]:
+                            if nothing and sure:
                                 nothing = never(row, ids, seen)
                             continue
                         if match is None or not rows[row].cause:

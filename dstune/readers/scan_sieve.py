@@ -30,12 +30,16 @@ class Sieve:
         for row, fixed in rows:
             for text, also in fixed:
                 wanted.setdefault(text, []).append((row, also))
-        self._of = list(wanted.values())
+        self._of, self.words = list(wanted.values()), list(wanted)
         self.made: list[Owners | None] = [None] * len(wanted)
         self.direct: dict[int, int] = {}
         """Texts that only one row of facts has, at the beginning of each of its matches; filled by `Adapted`."""
         texts = [text.encode("utf-8", "surrogatepass") for text in wanted]
         self._automaton = ahocorasick_rs.BytesAhoCorasick(texts) if wanted else None
+
+    def aim(self, rows: set[int]) -> None:
+        """Fills `direct` with the texts that only one of these rows has."""
+        self.direct = {text: of[0][0] for text, of in enumerate(self._of) if len(of) == 1 and of[0][0] in rows}
 
     def find(self, data: bytes) -> Found:
         """Every place of every text."""
@@ -81,10 +85,10 @@ class Adapted:
         self._chosen: list[Literals | None] = [seen_on_its_line(row) for row in rows]
         self._size, self._due = 0, FIRST
         self._tried: Counter[int] = Counter()
-        self.sure: dict[int, tuple[bool, bool]] = {}
-        """Of a text whether a line can speak for those like it, without ids and with them: what it has to do with digits and ids is clear."""
+        self.sure: tuple[dict[int, bool], dict[int, bool]] = {}, {}
+        """Of lines without and with ids: by text whether one can speak for those like it, as is clear from all its rows."""
         self._idle: dict[bytes, set[int]] = {}
-        self._misses: dict[int, int] = {}
+        self._misses: Counter[str] = Counter()
         self._kept = 0
 
     def saw(self, data: bytes, found: Found, full: set[int]) -> bool:
@@ -116,12 +120,9 @@ class Adapted:
             now = rarest(self._rows[row].pattern, often, shortest=2)
             if now and sum(often(text) for text, _ in now) * 2 * len(data) < times * len(sample):
                 self._chosen[row] = now
-        self.sure, self._idle, self._misses, self._kept = {}, {}, {}, 0
+        self.sure, self._idle, self._kept = ({}, {}), {}, 0
         self.sieve = Sieve((row, texts) for row, texts in enumerate(self._chosen) if texts)
-        for text in range(len(self.sieve.made)) if self._direct else ():
-            owners = self.sieve.owners(text)
-            if len(owners) == 1 and owners[0][0] in self._direct:
-                self.sieve.direct[text] = owners[0][0]
+        self.sieve.aim(self._direct)
         return True
 
     def idle(self, line: bytes) -> tuple[bytes, bool, set[int]]:
@@ -137,12 +138,13 @@ class Adapted:
 
     def missed(self, text: int, like: bytes, ids: bool, scanner: Scanner) -> None:
         """Remembers a text that led to nothing in a line; the memory stays bounded."""
-        sure = self.sure.get(text)
+        sure = self.sure[ids].get(text)
         if sure is None:
-            times = self._misses[text] = self._misses.get(text, 0) + 1
-            if times == _MISSES:
-                self.sure[text] = self._sure(text, scanner, False), self._sure(text, scanner, True)
-        elif sure[ids] and like:
+            word = self.sieve.words[text]
+            self._misses[word] += 1
+            if self._misses[word] >= _MISSES:
+                self.sure[ids][text] = self._sure(text, scanner, ids)
+        elif sure and like:
             known = self._idle.get(like)
             if known is None:
                 self._kept += len(like) + 300

@@ -11,7 +11,7 @@ from statistics import fmean, median, stdev
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dstune.catalog import gpus, models
@@ -141,7 +141,17 @@ def workloads(draw: st.DrawFn) -> tuple[Limits, list[float], list[int], list[int
     return limits, at, prompt, output
 
 
+PREEMPTED_ALONE = (
+    Limits(seqs=2, budget=32, blocks=35, block=1, ahead=True),
+    [0.29152882, 0.356322346, 0.51034412, 0.55490028, 0.61804992, 0.68316974, 0.6837859],
+    [7, 4, 6, 3, 4, 4, 4],
+    [2, 29, 1, 2, 9, 2, 8],
+)
+"""A preempted request is all that is left when the next one arrives: both start together."""
+
+
 @settings(max_examples=300, deadline=None)
+@example(PREEMPTED_ALONE)
 @given(workloads())
 def test_events_agree_with_going_token_by_token(case: tuple[Limits, list[float], list[int], list[int]]) -> None:
     may, at, prompt, output = case

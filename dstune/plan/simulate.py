@@ -156,12 +156,13 @@ def simulate(
         key[i] = 0
 
     while True:
-        if not n and partial < 0 and not again:
-            if head >= count:
-                break
-            if at[head] > now:
-                idle += at[head] - now
-                now = at[head]
+        if not n and partial < 0:
+            if not again:
+                if head >= count:
+                    break
+                if at[head] > now:
+                    idle += at[head] - now
+                    now = at[head]
             before = now
         wanted = need[-d % size]
         refused = False

@@ -24,7 +24,7 @@ from dstune.load import gradio
 from dstune.load.answers import Reply, events, read, server_words
 from dstune.load.client import Answer, Pool, Target, now, run
 from dstune.load.detect import Server, detect, fetch, same_place
-from dstune.load.run import Options, hidden, sweep
+from dstune.load.run import Options, hidden, sweep, trial
 from dstune.load.stats import outcome
 from dstune.model import Trial, Workload
 from dstune.probes.recording import write
@@ -327,8 +327,8 @@ def test_sweep_on_a_server_that_refuses_has_no_knee() -> None:
     }
     (found,) = sweep(Workload(), lambda work: dict(figures))
     assert (found["stopped"], found["knee"]) == ("errors", 0)
-    trial = Trial(Workload(), {}, found)
-    text = trials_text((trial, trial))
+    one = Trial(Workload(), {}, found)
+    text = trials_text((one, one))
     assert "no load held" in text
     assert "20 × http-500: no" in text
 
@@ -471,3 +471,10 @@ def _runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def test_server_that_restarts_is_not_refused_thousands_of_times() -> None:
+    """A port that nobody listens on for the whole load: each client asks ten times a second, and the load ends early."""
+    found, _ = trial(Server("mock", "http://127.0.0.1:1", ("mock",)), Options(Workload(concurrency=2), duration_s=3, warmup=0))
+    assert set(found.outcome["errors"]) == {"refused"}
+    assert 20 <= found.outcome["requests"]["failed"] <= 40

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from textual import events
 from textual.widgets import ContentSwitcher
 
 from dstune import lang
@@ -213,6 +214,61 @@ def test_language_theme_help() -> None:
         assert lang.current() == "en"
 
     session(change)
+
+
+def test_keys_faster_than_a_dialog_closes() -> None:
+    """Two keys before the dialog is gone (a paste, a held key): the second one is nobody's, not the end of the monitor."""
+
+    async def hurry(pilot: Any, app: Monitor) -> None:
+        for keys in (("x", "y", "z"), ("escape",) * 3, ("h",) * 6):
+            await pilot.press("h")
+            for key in keys:
+                app.post_message(events.Key(key, key if len(key) == 1 else None))
+            await pilot.pause(0.2)
+            while len(app.screen_stack) > 1:
+                await pilot.press("x")
+        await pilot.press("2")
+        await until(pilot, lambda: app.screen_name == "doctor", "still there")
+
+    session(hurry)
+
+
+@pytest.mark.parametrize("keys", [("w", "w", "w"), ("y", "y"), ("n", "y"), ("enter", "escape", "escape")])
+def test_answers_faster_than_the_question_closes(keys: tuple[str, ...]) -> None:
+    disk = canned.Disk()
+
+    async def hurry(pilot: Any, app: Monitor) -> None:
+        await pilot.press("2", "F")
+        await until(pilot, lambda: bool(app.view.artifacts), "the diff")
+        if keys[0] != "w":
+            await pilot.press("w")
+            await until(pilot, lambda: isinstance(app.screen, Confirm), "the question")
+        for key in keys:
+            app.post_message(events.Key(key, key if len(key) == 1 else None))
+        await pilot.pause(0.4)
+        if isinstance(app.screen, Confirm):
+            await pilot.press("n")
+        await until(pilot, lambda: len(app.screen_stack) == 1, "closed")
+        await pilot.press("1")
+        await until(pilot, lambda: app.screen_name == "overview", "still there")
+
+    session(hurry, Monitor(canned.feed(5), actions=canned.actions(disk)))
+
+
+@pytest.mark.parametrize("size", [(100, 30), (30, 4), (80, 3)])
+def test_palette_paged_before_it_is_laid_out(size: tuple[int, int]) -> None:
+    async def hurry(pilot: Any, app: Monitor) -> None:
+        for keys in (("pagedown",), ("down", "pageup", "pagedown"), ("z", "z", "pagedown"), ("escape", "escape", "escape")):
+            await pilot.press("ctrl+p")
+            for key in keys:
+                app.post_message(events.Key(key, key if len(key) == 1 else None))
+                await pilot.pause(0.05)
+            for _ in range(3):
+                if len(app.screen_stack) > 1:
+                    await pilot.press("escape")
+        assert len(app.screen_stack) == 1
+
+    session(hurry, size=size)
 
 
 def test_command_palette_finds_a_screen() -> None:
@@ -433,6 +489,9 @@ def test_two_loads_are_compared_and_reach_the_doctor(mock: int) -> None:
         await pilot.press("s")
         await until(pilot, lambda: app.load.before is not None and not app.load.running, "the second load")
         assert "compared with the run before" in app.text_of()
+        await pilot.press("c", "s")
+        await until(pilot, lambda: app.load.clients == 8 and not app.load.running, "a load of more clients")
+        assert app.load.before is None
         await pilot.press("s")
         await until(pilot, lambda: app.load.done > 0, "the third load running")
         await pilot.press("s")

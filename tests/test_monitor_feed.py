@@ -553,3 +553,20 @@ def test_long_line_of_a_diff_is_seen_to_its_end() -> None:
     shown = [t.plain for t in diff([Artifact("launch.sh", "", f"--- a\n+++ b\n{line}\n \n")], 60)]
     assert "".join(shown[2:5]) == line
     assert max(map(len, shown)) <= 60
+
+
+def test_full_disk_ends_the_recording_not_the_watching(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder(CannedFeed([Evidence()] * 4), str(tmp_path / "r"))
+    assert recorder.sample() is not None
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", full)
+        assert recorder.sample() is not None
+        assert recorder.place == "✖ No space left on device"
+    assert os.listdir(tmp_path / "r") == ["000000.json"]
+    assert recorder.sample() is not None
+    assert "● 2" in recorder.place
+    assert sorted(os.listdir(tmp_path / "r")) == ["000000.json", "000001.json"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from dataclasses import replace
@@ -10,24 +9,13 @@ from typing import Any
 
 import click
 
-from dstune.cli.options import common, emit, empty, save
+from dstune.cli.options import Number, common, emit, empty, save
 from dstune.errors import DstuneError, Exit
 from dstune.lang import say
 from dstune.model import Report, Trial, Workload, parse_json
 
 SWEEP_STEP_S = 6.0
 """Seconds of one step of a sweep: eight steps stay under a minute."""
-
-
-class Number(click.FloatRange):
-    """A finite number in a range: neither nan nor inf, which pass every comparison or none."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """click: the number, or the error."""
-        found = float(super().convert(value, param, ctx))
-        if not math.isfinite(found):
-            self.fail(say(f"{value} is no finite number", f"{value} 不是有限的数"), param, ctx)
-        return found
 
 
 @click.command(

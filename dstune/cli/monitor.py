@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from dstune.cli.options import common, evidence_option
+from dstune.cli.options import Number, common, evidence_option
 from dstune.errors import DstuneError, Exit, UnobservableError
 from dstune.lang import say
 
@@ -32,14 +32,14 @@ from dstune.lang import say
 )
 @click.option(
     "--interval",
-    type=click.FloatRange(0.2, 60),
+    type=Number(0.2, 60),
     default=1.0,
     show_default=True,
     help=say("Seconds between samples.", "采样间隔秒数。"),
 )
 @click.option(
     "--rate",
-    type=click.FloatRange(min=0),
+    type=Number(0, 1000),
     default=1.0,
     show_default=True,
     help=say("Pace of a recording (0: at once).", "回放速度（0：立即）。"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -91,6 +92,17 @@ def common(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)
 
 
+class Number(click.FloatRange):
+    """A finite number in a range: neither nan nor inf, which pass every comparison or none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """click: the number, or the error."""
+        found = float(super().convert(value, param, ctx))
+        if not math.isfinite(found):
+            self.fail(say(f"{value} is no finite number", f"{value} 不是有限的数"), param, ctx)
+        return found
+
+
 def evidence_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """Adds `--evidence FILE|DIR`, repeatable."""
     return click.option(
@@ -146,4 +158,4 @@ def progress(name: str, done: int) -> None:
         print(say(f"reading {name}: {done >> 20} MB", f"正在读取 {name}：{done >> 20} MB"), end=end, file=sys.stderr)
 
 
-__all__ = ["common", "emit", "empty", "evidence_option", "group", "load_evidence", "pick", "progress", "say"]
+__all__ = ["Number", "common", "emit", "empty", "evidence_option", "group", "load_evidence", "pick", "progress", "say"]

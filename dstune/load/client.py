@@ -24,6 +24,8 @@ BATCH = 16
 MAX_BODY = 16 << 20
 """Bytes of one answer after which it is dropped and called an error: no text of a small model is that long (32,000 tokens are 10 MB)."""
 MAX_HEAD = 1 << 20
+RETRY_S = 0.1
+"""Seconds after a failure until a client of a closed loop asks again: without it, a server that restarts for a second is refused 5,000 times."""
 FILES = 65536
 """Open files that a load may need: an open loop against a server that stands still has one per arrival."""
 
@@ -318,7 +320,10 @@ async def closed_loop(ask: Ask, concurrency: int, requests: int | None, duration
             start = now()
             if start >= end:
                 return
-            await _asked(ask, Answer(number, start), seen)
+            answer = Answer(number, start)
+            await _asked(ask, answer, seen)
+            if answer.error or answer.status >= 400:
+                await asyncio.sleep(RETRY_S)
 
     await closed(one() for _ in range(concurrency))
 

@@ -17,7 +17,7 @@ from textual.widgets import ContentSwitcher
 from dstune.lang import current, say, use
 from dstune.model import Diagnosis, Evidence, Fact
 from dstune.tui import doctor, doing, follow, keys, load, logs, overview, plan, split
-from dstune.tui.dialogs import Help
+from dstune.tui.dialogs import Help, Palette
 from dstune.tui.doing import Actions
 from dstune.tui.draw import Lines, wrapped
 from dstune.tui.feed import Feed
@@ -400,6 +400,11 @@ class Monitor(App[int]):
         else:
             self.load.error = say("no server to load: dstune monitor URL", "没有可压测的服务：dstune monitor URL")
             self.show("load")
+
+    def action_command_palette(self) -> None:
+        """Opens the palette."""
+        if not isinstance(self.screen, Palette):
+            self.push_screen(Palette(id="--command-palette"))
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """The command palette: every screen and action by name."""

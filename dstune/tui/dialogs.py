@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, ClassVar
 
 from rich.text import Text
 from textual.app import ComposeResult
+from textual.await_complete import AwaitComplete
 from textual.binding import Binding
+from textual.command import CommandPalette
 from textual.events import Click
 from textual.screen import ModalScreen
 from textual.widgets import Static
@@ -15,7 +18,29 @@ from dstune.lang import say
 from dstune.tui.draw import click, plainly
 
 
-class Confirm(ModalScreen[bool]):
+class Once(ModalScreen[Any]):
+    """A dialog that leaves once, however many keys came before it was gone (a paste, a held key)."""
+
+    left = False
+
+    def dismiss(self, result: Any = None) -> AwaitComplete:
+        """Closes with the answer; a second answer is no answer."""
+        if self.left:
+            nothing: AwaitComplete = AwaitComplete.nothing()  # type: ignore[no-untyped-call]
+            return nothing
+        self.left = True
+        return super().dismiss(result)
+
+
+class Palette(CommandPalette, Once):
+    """The command palette, which may be paged before its list was ever laid out (a terminal of three lines)."""
+
+    def _action_command_list(self, action: str) -> None:
+        with contextlib.suppress(KeyError, IndexError):
+            super()._action_command_list(action)
+
+
+class Confirm(Once):
     """Asks before anything is written, naming the files."""
 
     BINDINGS: ClassVar[list[Any]] = [Binding("y,enter", "answer(True)", "yes"), Binding("n,escape,q", "answer(False)", "no")]
@@ -41,7 +66,7 @@ class Confirm(ModalScreen[bool]):
         self.dismiss(yes)
 
 
-class Help(ModalScreen[None]):
+class Help(Once):
     """All keys; any key or click closes it."""
 
     DEFAULT_CSS = """

@@ -140,7 +140,7 @@ async def compute_plan(app: Monitor) -> None:
 async def load(app: Monitor) -> None:
     """Runs in the app's own loop: the client costs a few percent of a core at what one server answers."""
     from dstune.load.client import now
-    from dstune.load.detect import detect
+    from dstune.load.detect import api_key, detect
     from dstune.load.evidence import facts
     from dstune.load.run import Live, Options, trial_async
 
@@ -156,12 +156,19 @@ async def load(app: Monitor) -> None:
         app.draw("load")
 
     try:
-        server = await asyncio.to_thread(detect, state.url)
+        key = api_key(None)
+        headers = (("Authorization", f"Bearer {key}"),) if key else ()
+        server = await asyncio.to_thread(detect, state.url, dict(headers))
         work = Workload(output_tokens=128, concurrency=state.concurrency)
-        options = Options(work, model=server.models[0] if server.models else "default", duration_s=app.load_seconds or SECONDS)
+        model = server.models[0] if server.models else "default"
+        options = Options(work, model=model, duration_s=app.load_seconds or SECONDS, headers=headers)
         found, _ = await trial_async(server, options, tick=tick)
-        state.before, state.outcome = (state.outcome if state.ran == state.url else None), found.outcome
-        state.ran = state.url  # two servers are not one before and after
+        same = (state.ran, state.clients) == (
+            state.url,
+            work.concurrency,
+        )  # neither two servers nor two loads are one before and after
+        state.before, state.outcome = (state.outcome if same else None), found.outcome
+        state.ran, state.clients = state.url, work.concurrency
         state.done, state.failed = (
             found.outcome["requests"]["ok"] + found.outcome["requests"]["failed"],
             found.outcome["requests"]["failed"],

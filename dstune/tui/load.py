@@ -34,7 +34,8 @@ class LoadState:
     outcome: dict[str, Any] | None = None
     before: dict[str, Any] | None = None
     ran: str = ""
-    """The server of `outcome`."""
+    clients: int = 0
+    """The server and the clients of `outcome`."""
     error: str = ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
@@ -125,21 +126,29 @@ class Recorder:
             )
         self.live, self._feed, self._folder = feed.live, feed, folder
         self._count = 0
+        self._trouble = ""
 
     @property
     def place(self) -> str:
-        """Where from, and where to."""
-        return f"{self._feed.place}  ● {self._count}"
+        """Where from, and where to; in its place why nothing is kept when nothing is (80 columns have room for one)."""
+        return f"✖ {self._trouble}" if self._trouble else f"{self._feed.place}  ● {self._count}"
 
     def sample(self) -> Evidence | None:
         """The feed's next sample, kept."""
         found = self._feed.sample()
         if found is not None:
             path = os.path.join(self._folder, f"{self._count:06}.json")
-            with open(path + ".part", "w", encoding="utf-8") as f:
-                json.dump(compact(found), f, ensure_ascii=False, separators=(",", ":"))
-            os.replace(path + ".part", path)
-            self._count += 1
+            try:
+                with open(path + ".part", "w", encoding="utf-8") as f:
+                    json.dump(compact(found), f, ensure_ascii=False, separators=(",", ":"))
+                os.replace(path + ".part", path)
+            except OSError as error:  # a full disk ends the recording for a while, never the watching
+                self._trouble = error.strerror or str(error)
+                with contextlib.suppress(OSError):
+                    os.unlink(path + ".part")
+            else:
+                self._trouble = ""
+                self._count += 1
         return found
 
     def close(self) -> None:

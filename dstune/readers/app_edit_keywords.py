@@ -15,7 +15,6 @@ from dstune.readers.app_edit_sites import (
     Site,
     add_keyword,
     drop_keyword,
-    key_of,
     outermost,
     rename_keyword,
     set_at,
@@ -54,10 +53,11 @@ def set_dtype(program: Program, context: Context) -> cst.Module | None:
             continue
         given = next((d for d in _DTYPES if where.has(d)), "")
         nested = where.get("model_kwargs")
-        if nested is not None and (
-            not isinstance(nested.value, cst.Dict) or any(key_of(e) in _DTYPES for e in nested.value.elements)
-        ):
-            return None
+        if nested is not None:
+            if not isinstance(nested.value, cst.Dict):
+                return None
+            where.holders.append(nested.value)
+            given = next((d for d in _DTYPES if where.has(d)), "")
         if given:
             set_at(tree, edits, where, given, value)
         elif not where.closed:

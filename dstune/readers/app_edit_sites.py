@@ -390,6 +390,12 @@ def _set_value(tree: Tree, edits: Edits, node: cst.BaseExpression, value: str) -
     if constant(node) or dotted(node).startswith("torch."):
         edits.put(node, expression(value))
         return True
+    entry = _entry(tree, node)
+    if entry is not None:
+        if same_value(entry, value):
+            return False
+        edits.put(entry, expression(value))
+        return True
     name = dotted(node)
     default = tree.default(name, node) if name else None
     if default is not None and constant(default):
@@ -411,3 +417,24 @@ def _set_value(tree: Tree, edits: Edits, node: cst.BaseExpression, value: str) -
             edits.put(node, expression(value))
         return True
     return None
+
+
+def _entry(tree: Tree, node: cst.BaseExpression) -> cst.BaseExpression | None:
+    """The literal that `CONFIG["model"]["dtype"]` means, where CONFIG is one dict and this is the entry's only use."""
+    keys: list[str] = []
+    here = node
+    while isinstance(here, cst.Subscript) and len(here.slice) == 1 and isinstance(here.slice[0].slice, cst.Index):
+        key = text_of(here.slice[0].slice.value)
+        if key is None:
+            return None
+        keys.insert(0, key)
+        here = here.value
+    name = dotted(here)
+    given = tree.assigned(name, tree.function(node)) if name and keys else []
+    code = tree.code(node).replace("'", '"')
+    if len(given) != 1 or sum(tree.code(s).replace("'", '"') == code for s in tree.find(cst.Subscript)) != 1:
+        return None
+    value: cst.BaseExpression | None = given[0].value
+    for key in keys:
+        value = next((e.value for e in value.elements if key_of(e) == key), None) if isinstance(value, cst.Dict) else None
+    return value if value is not None and (constant(value) or dotted(value).startswith("torch.")) else None

@@ -85,7 +85,7 @@ class Tree:
         inside = [a for a in found if scope is not None and self.within(a, scope)]
         if not inside and scope is not None and name in parameters(scope):
             return []
-        return inside or [a for a in found if self.function(a) is None or "." in name]
+        return inside or [a for a in found if self.function(a) is None or "." in name or "[" in name]
 
     def default(self, name: str, at: cst.CSTNode) -> cst.BaseExpression | None:
         """The default of the parameter that a name means, where callers of this program decide: not of a function that is handed to
@@ -161,7 +161,10 @@ def walk_shallow(node: cst.CSTNode, kind: type[Any]) -> Iterator[Any]:
 
 
 def dotted(node: cst.CSTNode | None) -> str:
-    """`model.generate` of a name or attribute chain, "" for anything else."""
+    """`model.generate` of a name or attribute chain, `ml["model"]` of an entry by a literal key, "" for anything else."""
+    if isinstance(node, cst.Subscript) and len(node.slice) == 1 and isinstance(node.slice[0].slice, cst.Index):
+        left, key = dotted(node.value), text_of(node.slice[0].slice.value)
+        return f'{left}["{key}"]' if left and key is not None and key.isidentifier() else ""
     if isinstance(node, cst.Name):
         return node.value
     if isinstance(node, cst.Attribute):
@@ -171,12 +174,12 @@ def dotted(node: cst.CSTNode | None) -> str:
 
 
 def callee(call: cst.Call) -> tuple[str, str]:
-    """(dotted left side, last name) of what is called: `gr.Interface(` → ("gr", "Interface"); ("", "") for others."""
+    """(dotted left side, last name) of what is called: `gr.Interface(` → ("gr", "Interface"), `ml["tok"](` → ("", 'ml["tok"]'); ("", "") for others."""
     if isinstance(call.func, cst.Name):
         return "", call.func.value
     if isinstance(call.func, cst.Attribute):
         return dotted(call.func.value), call.func.attr.value
-    return "", ""
+    return ("", dotted(call.func)) if isinstance(call.func, cst.Subscript) else ("", "")
 
 
 def text_of(node: cst.CSTNode | None) -> str | None:

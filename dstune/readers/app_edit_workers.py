@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import libcst as cst
 
 from dstune.readers.app_edit_context import Context
@@ -20,7 +22,10 @@ def one_worker_process(program: Program, context: Context) -> cst.Module | None:
         where = site(tree, call)
         if f"{left}.{name}" not in _SERVERS and not (name == "Config" and left.endswith("uvicorn")):
             continue
-        if where.has("workers") and set_at(tree, edits, where, "workers", "1") is None:
+        found = where.get("workers")
+        if found is not None and re.search(r"getenv\(|environ|cpu_count\(", tree.code(found.value)):
+            edits.put(found.value, expression("1"))  # whatever the environment says, the model is there once
+        elif where.has("workers") and set_at(tree, edits, where, "workers", "1") is None:
             return None
     top = {
         dotted(a.targets[0].target): a

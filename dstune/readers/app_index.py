@@ -195,13 +195,29 @@ class Index(Calls):
             return base
         if isinstance(value, ast.Name | ast.Attribute) and not base:
             table = self.const(value)
-            if isinstance(table, dict):
+            if isinstance(table, dict) and table:
                 return ""
             name = value.id if isinstance(value, ast.Name) else value.attr
+            kinds = {self.kind(v, None, depth) for v in self._entries(name, self.const(key))}
+            if len(kinds) == 1 and (kind := kinds.pop()):
+                return kind
             return {"models": "model", "tokenizers": "tokenizer", "pipelines": "pipeline", "pipes": "pipeline"}.get(
                 name.lower(), ""
             )
         return ""
+
+    def _entries(self, name: str, key: object) -> list[ast.expr]:
+        """What `name["key"] = …` gives the entries of a variable, wherever in the program."""
+        if not isinstance(key, str):
+            return []
+        return [
+            node.value
+            for node in self.nodes
+            if isinstance(node, ast.Assign)
+            and isinstance(target := node.targets[0], ast.Subscript)
+            and self.dotted(target.value).rpartition(".")[2] == name
+            and self.const(target.slice) == key
+        ]
 
     def _kind_of_call(self, node: ast.Call, index: int | None, depth: int) -> str:
         func, full = node.func, self.dotted(node.func)

@@ -402,6 +402,10 @@ def _workers(seen: Seen) -> Iterator[Fact]:
     for call in seen.index.calls():
         if call.name.endswith(("uvicorn.run", "uvicorn.Config", ".app.run", "serve")) or call.name in ("uvicorn.run",):
             count = seen.value(call.keywords, "workers", "processes")
+            if isinstance(count, str) and count.isdigit():  # what the environment gives where it is silent
+                count = int(count)
+            elif count is MISSING and "cpu_count()" in ast.unparse(call.keywords.get("workers", call.node)):
+                count = 2  # or more
             if isinstance(count, int) and count > 1 and (seen.loads or seen.snippet):
                 yield seen.smell("workers", call.keywords.get("workers", call.node), count)
 

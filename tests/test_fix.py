@@ -150,12 +150,22 @@ def test_advice_alone_changes_nothing(tmp_path: Path, with_rules: Callable[[list
 def test_every_part_is_explained_in_the_users_language(tmp_path: Path, with_rules: Callable[[list[Any]], None]) -> None:
     with_rules([r for r in CODE if r.cause in ("no-cache", "length", "dtype")])
     (tmp_path / "app.py").write_text(APP + "\n" * 12 + 'other = AutoModelForCausalLM.from_pretrained("n")\n')
-    parts = fix("app.py", "--why").output.split("@@ -")
-    assert len(parts) == 3
-    assert "# length" in parts[0]
-    assert "# no-cache" in parts[0]
-    assert "# length" not in parts[1]
-    assert "reason of dtype" in parts[1]
+    said, first, second = (shown := fix("app.py", "--why").output).split("@@ -")
+    causes = {part: part.split("\n")[0].split("@@ ")[1] for part in (first, second)}
+    assert causes[second] == "dtype"
+    assert "length" in causes[first]
+    assert "no-cache" in causes[first]
+    assert ": length: " in said
+    assert "reason of dtype" in " ".join(said.split()).replace(" # ", " ")
+    patch = shown[: shown.index("fixes for app.py")].rsplit("\n", 1)[0] + "\n"
+    done = subprocess.run(["git", "apply", "-"], input=patch, text=True, cwd=tmp_path, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    applied = (tmp_path / "app.py").read_text()
+    again = APP + "\n" * 12 + 'other = AutoModelForCausalLM.from_pretrained("n")\n'
+    (tmp_path / "app.py").write_text(again)
+    fix("app.py", "--write")
+    assert (tmp_path / "app.py").read_text() == applied != again
+    (tmp_path / "app.py").write_text(again)
     lang.use("zh")
     assert "length 的理由" in fix("app.py", "--why").output
 

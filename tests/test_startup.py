@@ -47,7 +47,7 @@ def test_help_loads_click_alone() -> None:
     modules = loaded("--help")
     assert "click" in modules
     assert not modules & set(HEAVY)
-    assert not {m for m in modules if m.startswith("dstune.cli.") and m != "dstune.cli.options"}
+    assert not {m for m in modules if m.startswith("dstune.cli.") and m not in ("dstune.cli.options", "dstune.cli.words")}
 
 
 def test_doctor_on_files_loads_nothing_heavy() -> None:
@@ -71,6 +71,24 @@ def test_version_and_unknown_command(run_dstune) -> None:  # type: ignore[no-unt
     assert wrong.returncode == 2
     assert "dstune doctor" in wrong.stderr
     assert wrong.stdout == ""
+
+
+def test_clicks_own_words_are_in_the_language_too(run_dstune) -> None:  # type: ignore[no-untyped-def]
+    text = run_dstune("bench", "--help", "--lang", "zh").stdout
+    for word in ("用法：dstune bench", "选项：", "显示本帮助并退出。", "[默认：8;"):
+        assert word in text
+    assert not [w for w in ("Usage", "Options", "Show this", "default:") if w in text]
+    wrong = run_dstune("doctor", "--fail-on", "x", "--lang", "zh").stderr
+    assert wrong.startswith("错误：'--fail-on' 的值无效：'x' 不在可选值")
+    assert "没有选项 '--fal-on'" in run_dstune("doctor", "--fal-on", "--lang", "zh").stderr
+    assert "No such option" in run_dstune("doctor", "--fal-on").stderr
+
+
+def test_no_command_in_a_pipe_is_the_help(run_dstune) -> None:  # type: ignore[no-untyped-def]
+    done = run_dstune(stdin="")
+    assert done.stdout.startswith("Usage: dstune")
+    assert done.stderr == ""
+    assert run_dstune("--lang", "zh", stdin="").stdout.startswith("用法：dstune")
 
 
 def test_completion(run_dstune) -> None:  # type: ignore[no-untyped-def]

@@ -79,12 +79,11 @@ def _run(args: list[str]) -> int:
 
     from dstune.cli.options import group
 
-    if (
-        not [a for a in args if a not in ("--lang", "en", "zh", "--lang=en", "--lang=zh")]
-        and sys.stdin.isatty()
-        and sys.stdout.isatty()
-    ):
-        args = ["monitor", *args]  # a person in a terminal; a pipe gets the help
+    if not [a for a in args if a not in ("--lang", "en", "zh", "--lang=en", "--lang=zh")]:
+        if sys.stdin.isatty() and sys.stdout.isatty():
+            args = ["monitor", *args]  # a person in a terminal
+        else:
+            args = [*args, "--help"]
     try:
         result = group().main(args, prog_name="dstune", standalone_mode=False)
         return int(result) if isinstance(result, int) else Exit.OK
@@ -96,7 +95,8 @@ def _run(args: list[str]) -> int:
         context = getattr(error, "ctx", None)
         named = " ".join(["dstune", *[a for a in args if a in COMMANDS][:1]])
         hint = f"{context.command_path if context is not None else named} --help"
-        raise DstuneError(" ".join(error.format_message().split()).rstrip("."), "", hint) from None
+        message = " ".join(error.format_message().split()).replace("。 ", "。")
+        raise DstuneError(message.rstrip(".。"), "", hint) from None
 
 
 def _complete() -> int:
@@ -111,11 +111,11 @@ def _complete() -> int:
 def _tell(error: DstuneError) -> None:
     from dstune.redact import printable, redact
 
-    lines = [f"{say('error', '错误')}: {error.what}"]
+    lines = [say("error: ", "错误：") + error.what]
     if error.why:
-        lines.append(f"  {say('why', '原因')}: {error.why}")
+        lines.append("  " + say("why: ", "原因：") + error.why)
     if error.next:
-        lines.append(f"  {say('next', '下一步')}: {error.next}")
+        lines.append("  " + say("next: ", "下一步：") + error.next)
     print(printable(redact("\n".join(lines))), file=sys.stderr)
 
 

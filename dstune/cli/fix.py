@@ -267,19 +267,30 @@ def _shown(artifact: Artifact, source: Source, outcome: Outcome, why: bool) -> s
 
     head, parts = hunks(artifact.diff)
     trace = trace_of(source, outcome)
-    out = [head]
-    for part in parts:
-        if why:
-            steps = [outcome.steps[n] for n in trace.of_hunk(part)]
-            told = dict.fromkeys((s.finding.cause, pick(s.fix.title), reason(s.fix, s.finding)) for s in steps)
-            out += [
-                paint(wrap(f"# {cause}: {title}{say('. ', '。')}{text}", "# ").replace("# # ", "# ", 1), "dim")
-                for cause, title, text in told
-            ]
-        out.append(part)
+    told: dict[tuple[str, str, str], list[str]] = {}
+    for number, part in enumerate(parts if why else ()):
+        place, _, rest = part.partition("\n")
+        steps = [outcome.steps[n] for n in trace.of_hunk(part)]
+        for s in steps:
+            told.setdefault((s.finding.cause, pick(s.fix.title), reason(s.fix, s.finding)), []).append(_lines(part))
+        causes = ", ".join(dict.fromkeys(s.finding.cause for s in steps))
+        parts[number] = f"{place} {causes}\n{rest}" if causes else part
+    out = []  # above the header: between it and a hunk, `git apply` takes no words
+    for (cause, title, text), lines in told.items():
+        places = say(f"lines {', '.join(lines)}", f"第 {'、'.join(lines)} 行")
+        said = f"# {places}{say(': ', '：')}{cause}{say(': ', '：')}{title}{say('. ', '。')}{text}"
+        out.append(paint(wrap(said, "# ").replace("# # ", "# ", 1), "dim"))
+    out += [head, *parts]
     text = "\n".join(out)
     text = printable(redact(text)) if sys.stdout.isatty() else text
     return coloured(text)
+
+
+def _lines(hunk: str) -> str:
+    """The old file's lines that a hunk spans: `12-20`."""
+    start, _, count = hunk.split()[1].lstrip("-").partition(",")
+    last = int(start) + int(count or 1) - 1
+    return f"{start}-{last}" if last > int(start) else start
 
 
 def _by_hand(hands: Sequence[Hand]) -> list[str]:

@@ -13,6 +13,7 @@ import click
 
 from dstune import __version__
 from dstune.cli import ALIASES, COMMANDS
+from dstune.cli.words import said, teach
 from dstune.errors import DstuneError
 from dstune.lang import pick, say
 from dstune.model import Evidence, Report, from_json, parse_json
@@ -49,12 +50,13 @@ class _Lazy(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section(say("Commands", "命令")):
+        with formatter.section(said("Commands")):
             formatter.write_dl([(name, say(*texts)) for name, texts in COMMANDS.items()])
 
 
 def group() -> click.Group:
     """The top command."""
+    teach()
     text = say(
         "Why a small-LLM server is out of memory, slow, stuck or babbling, and the fix.\n\n"
         "\b\nStart here:\n  dstune doctor app.py server.log     files you have\n  dstune doctor                      this machine\n"

@@ -135,7 +135,7 @@ def _children(f: Finding, d: Diagnosis) -> list[Finding]:
 
 _WORDS = {
     "error": ("error", "错误"), "warning": ("warning", "警告"), "info": ("advice", "建议"), "high": ("sure", "确定"), "medium": ("likely", "很可能"),
-    "low": ("possible", "可能"), "live": ("applies live", "即时生效"), "restart": ("needs a restart", "需重启"), "display": ("do it by hand", "手动操作"),
+    "low": ("possible", "可能"), "live": ("applies live", "即时生效"), "restart": ("needs a restart", "需要重启"), "display": ("by hand", "需手动处理"),
 }  # fmt: skip
 
 
@@ -176,17 +176,17 @@ def recipe(rule: Rule) -> str:
     out = [paint(f"{rule.cause} · {say(*_WORDS[rule.severity])}", "bold"), wrap(pick(rule.title)), ""]
     out += [wrap(pick(rule.why)), ""]
     for fix in rule.fixes:
-        out.append(wrap(f"{say('fix', '修复')}: {pick(fix.title)} ({say(*_WORDS[fix.safety])})"))
+        out.append(wrap(f"{say('fix: ', '修复：')}{pick(fix.title)} ({say(*_WORDS[fix.safety])})"))
         if fix.when:
-            out.append(f"    {say('when', '条件')}: {fix.when}")
+            out.append(f"    {say('when: ', '条件：')}{fix.when}")
         out += [f"    {k} = {v}" for k, v in fix.set.items()]
         out += [f"    $ {line}" for line in fix.run.strip().splitlines()]
         if fix.reason:
             out.append(wrap(pick(fix.reason), "    "))
     if rule.verify:
-        out.append(wrap(f"{say('verify', '验证')}: {pick(rule.verify)}"))
+        out.append(wrap(f"{say('verify: ', '验证：')}{pick(rule.verify)}"))
     if rule.needs:
-        out.append(wrap(f"{say('evidence that decides', '可判断的证据')}: {pick(rule.needs)}"))
+        out.append(wrap(f"{say('evidence that decides: ', '可判断的证据：')}{pick(rule.needs)}"))
     shown = [p for w in rule.ways for ps in w.texts.values() for p in ps][:6]
     if shown:
         out += ["", say("seen in text as:", "在文本中的样子：")] + [f"    {p}" for p in shown]

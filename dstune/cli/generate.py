@@ -132,7 +132,7 @@ def command(
         card = boards.find(gpu)
     else:
         seen = load_evidence(evidence) if evidence else _here()
-        card, found, others, cuda = host_card(seen)
+        card, found, others, cuda = host_card(seen, "generate app")
         count = min(gpus, found) if gpus else found
         driver = driver or str(seen.first("driver", "version", "") or "")
     cuda = cuda_of(driver) if driver else cuda

@@ -165,6 +165,10 @@ class Metrics:
                 return sum(found)
         return None
 
+    def first(self, names: tuple[str, ...], tail: str = "") -> str:
+        """The first of `names` that is there."""
+        return next((n for n in names if n + tail in self.by_name), names[0])
+
     def grown(self, names: tuple[str, ...], **labels: str) -> float | None:
         """A counter's growth in the window (its whole value without one)."""
         now = self.total(names, **labels)
@@ -236,23 +240,23 @@ def _read(metrics: Metrics, source: str, subject: str, seconds: float) -> Iterat
         counter = name in ("preemptions", "prompt_tokens", "generation_tokens")
         value = metrics.grown(keys) if counter else metrics.total(keys)
         if value is not None:
-            yield fact(name, int(value), keys[0])
+            yield fact(name, int(value), metrics.first(keys))
             if counter and seconds > 0:
                 yield fact(
                     {"preemptions": "preemptions_s", "prompt_tokens": "prompt_tok_s", "generation_tokens": "generation_tok_s"}[
                         name
                     ],
                     round(value / seconds, 3),
-                    keys[0],
+                    metrics.first(keys),
                 )
     for name, keys in _PERCENT.items():
         found = [s.value for k in keys for s in metrics.by_name.get(k, ())]
         if found:
-            yield fact(name, round(100 * max(found), 2), keys[0])
+            yield fact(name, round(100 * max(found), 2), metrics.first(keys))
     for name, keys in _RATES.items():
         value = metrics.total(keys)
         if value is not None and not (seconds > 0 and engine != "sglang"):
-            yield fact(name, round(value, 2), keys[0])
+            yield fact(name, round(value, 2), metrics.first(keys))
     yield from _latencies(metrics, fact)
     yield from _finished(metrics, fact)
     for queries, hits in _PREFIX:
@@ -278,7 +282,7 @@ def _latencies(metrics: Metrics, fact: Emit) -> Iterator[Fact]:
         for share in (50, 95, 99):
             value = quantile(buckets, share / 100)
             if value is not None:
-                yield fact(f"{name}_p{share}_ms", round(1000 * value, 1), f"{keys[0]} (histogram)")
+                yield fact(f"{name}_p{share}_ms", round(1000 * value, 1), f"{metrics.first(keys, '_bucket')} (histogram)")
     for name, keys in _COUNTS.items():
         for key in keys:
             count, total = metrics.grown((f"{key}_count",)), metrics.grown((f"{key}_sum",))

@@ -6,13 +6,15 @@ Greedy and in float32, so that texts can be compared to the letter. Speed of a s
 from __future__ import annotations
 
 import json
+import re
+import socket
 import subprocess
 import sys
 import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -200,6 +202,35 @@ def test_stop_texts_and_models_and_metrics(app: Server, reference: dict[str, str
         text = answer.read().decode()
     assert "chat_requests_stop_total" in text
     assert "chat_model_loaded 1" in text
+
+
+def test_who_leaves_is_not_computed_for(app: Server) -> None:
+    """Clients that close their connection, streaming or not, running or waiting, free their places at once."""
+    body = {"messages": [{"role": "user", "content": QUESTIONS[1]}], "max_tokens": 700, "ignore_eos": True, "temperature": 0}
+    host, port = app.url.removeprefix("http://").split(":")
+    lines = []
+    for stream in (True, False, True, False):
+        data = json.dumps({**body, "stream": stream}).encode()
+        line = socket.create_connection((host, int(port)))
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+        line.sendall(head.encode() + data)
+        lines.append(line)
+    assert wait_for(lambda: gauge(app, "running") + gauge(app, "waiting") == 4), "all four are in"
+    for line in lines:
+        line.close()
+    assert wait_for(lambda: gauge(app, "running") + gauge(app, "waiting") == 0), "none is computed for"
+
+
+def gauge(app: Server, name: str) -> int:
+    with _open(app.url + "/metrics") as answer:
+        return int(re.search(rf"^chat_requests_{name} (\d+)", answer.read().decode(), re.MULTILINE)[1])  # type: ignore[index]
+
+
+def wait_for(what: Callable[[], bool], seconds: float = 10) -> bool:
+    end = time.monotonic() + seconds
+    while not what() and time.monotonic() < end:
+        time.sleep(0.05)
+    return what()
 
 
 def gradio_answer(url: str, question: str, more: list[Any], route: str = "chat") -> tuple[str, float, float]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -20,6 +21,8 @@ from chat.settings import Settings
 
 FINISH = {"stop": "stop", "length": "length", "timeout": "length", "runaway": "length", "cancelled": "stop"}
 """Our reasons in OpenAI's words. An answer cut for its time or its repetition is incomplete, which is what `length` tells a client."""
+LEFT = 499
+"""The status that proxies log for a client that closed the connection."""
 
 
 class ChatMessage(BaseModel):
@@ -64,10 +67,10 @@ def add_routes(app: FastAPI, settings: Settings, engine: Engine, tokenizer: Any)
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
-        return refusal(400, f"{'.'.join(str(p) for p in first['loc'][1:])}: {first['msg']}")
+        return refusal(400, f"{'.'.join(str(p) for p in first['loc'][1:]) or 'body'}: {first['msg']}")
 
     @app.post("/v1/chat/completions", response_model=None)
-    async def chat(body: ChatRequest) -> Response:
+    async def chat(body: ChatRequest, request: Request) -> Response:
         messages = [m.plain() for m in body.messages]
         if messages[-1]["role"] != "user":
             return refusal(400, "messages: the last one must be the user's")
@@ -84,15 +87,17 @@ def add_routes(app: FastAPI, settings: Settings, engine: Engine, tokenizer: Any)
         head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": name}
         # The first piece decides the status: a full queue or a prompt without memory is an HTTP error, not a broken stream.
         try:
-            first = await anext(pieces, None)
+            found = await unless_gone(request, opening(pieces))
         except BusyError as error:
             return refusal(503, str(error), "busy", {"Retry-After": "5"})
         except RequestError as error:
             return refusal(500, str(error), "request_failed")
+        if found is None:
+            return Response(status_code=LEFT)
         if body.stream:
             usage = bool(body.stream_options and body.stream_options.include_usage)
-            return StreamingResponse(_events(head, first, pieces, job, usage), media_type="text/event-stream")
-        return await _whole(head, first, pieces, job)
+            return StreamingResponse(_events(head, found, pieces, job, usage), media_type="text/event-stream")
+        return await unless_gone(request, _whole(head, found, pieces, job)) or Response(status_code=LEFT)
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
@@ -110,6 +115,28 @@ def add_routes(app: FastAPI, settings: Settings, engine: Engine, tokenizer: Any)
     @app.get("/metrics")
     async def metrics() -> Response:
         return PlainTextResponse(engine.trace.prometheus(engine.gauges()), media_type="text/plain; version=0.0.4")
+
+
+async def unless_gone(request: Request, work: Coroutine[Any, Any, Any]) -> Any:
+    """What the work gives; None, and the work is cancelled, when the client leaves before: nobody computes for a closed connection."""
+
+    async def gone() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    task, left = asyncio.create_task(work), asyncio.create_task(gone())
+    try:
+        await asyncio.wait({task, left}, return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        task.cancel()
+        left.cancel()
+        await asyncio.gather(task, left, return_exceptions=True)
+
+
+async def opening(pieces: AsyncIterator[list[Piece]]) -> list[Piece]:
+    """The first pieces of an answer; none of an empty one."""
+    return await anext(pieces, [])
 
 
 def refusal(status: int, message: str, code: str = "invalid_request", headers: dict[str, str] | None = None) -> Response:
@@ -138,7 +165,7 @@ def _delta(pieces: list[Piece]) -> dict[str, str]:
 
 
 async def _events(
-    head: dict[str, Any], first: list[Piece] | None, rest: AsyncIterator[list[Piece]], job: Job, usage: bool
+    head: dict[str, Any], first: list[Piece], rest: AsyncIterator[list[Piece]], job: Job, usage: bool
 ) -> AsyncIterator[str]:
     """The stream: a chunk for each group of pieces, the reason, the usage if asked for, the end mark."""
 
@@ -149,7 +176,7 @@ async def _events(
         return chunk(choices=[{"index": 0, "delta": delta, "finish_reason": reason}])
 
     try:
-        yield choice({"role": "assistant", **_delta(first or [])})
+        yield choice({"role": "assistant", **_delta(first)})
         async for pieces in rest:
             yield choice(_delta(pieces))
         yield choice({}, FINISH.get(job.reason, "stop"))
@@ -162,9 +189,9 @@ async def _events(
     yield "data: [DONE]\n\n"
 
 
-async def _whole(head: dict[str, Any], first: list[Piece] | None, rest: AsyncIterator[list[Piece]], job: Job) -> Response:
+async def _whole(head: dict[str, Any], first: list[Piece], rest: AsyncIterator[list[Piece]], job: Job) -> Response:
     """The answer in one piece."""
-    found = list(first or [])
+    found = list(first)
     try:
         async for pieces in rest:
             found += pieces

@@ -215,7 +215,7 @@ class Engine:
             self._end(job, "cancelled" if job.cancelled else "error")
         for slot in self.slots:
             if (job := slot.job) and (job.cancelled or now - job.asked > limit):
-                self._end(job, "cancelled" if job.cancelled else "timeout")
+                self._end(job, "stop" if job.cut else "cancelled" if job.cancelled else "timeout")
 
     def _admit(self) -> None:
         """Reads prompts for one pass: the rest of a long one first, else as many waiting ones as fit together."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from dstune.model import Evidence, Fact
+from dstune.model import Evidence, Fact, Value, family_of
 
 
 def derive(evidence: Evidence) -> Evidence:
@@ -71,6 +71,45 @@ def _wheel_cuda(evidence: Evidence) -> Iterator[Fact]:
     row = next((r for r in load("compat.toml")["compat"].get("vllm", ()) if r["vllm"] == pin.value), None)
     if row is not None and row.get("wheel_cuda"):
         yield Fact(pin.subject, "torch_cuda", row["wheel_cuda"], pin.source, pin.line, pin.text)
+
+
+SAME = {
+    "vllm": ("model", "max_model_len", "tensor_parallel_size"),
+    "sglang": ("model_path", "context_length", "tp_size"),
+}
+"""Settings by engine that two readings of one server share."""
+
+
+def disagreements(evidence: Evidence) -> list[tuple[Fact, Fact]]:
+    """Pairs of facts of two files that cannot be about the same start of a server: another model, length or number of cards.
+
+    One value in common is enough to agree (a log of several starts, a file of several services). A model is compared by its last
+    folder, since a container sees it under another path; a value with a variable in it says nothing.
+    """
+    read: dict[tuple[str, str], dict[str, dict[Value, Fact]]] = {}
+    for fact in evidence.facts:
+        family = family_of(fact.subject)
+        if fact.line is not None and fact.name in SAME.get(family, ()) and (value := _comparable(fact.value)) is not None:
+            read.setdefault((family, fact.name), {}).setdefault(fact.source, {}).setdefault(value, fact)
+    found: list[tuple[Fact, Fact]] = []
+    for sources in read.values():
+        values = list(sources.values())
+        for n, one in enumerate(values):
+            found += [
+                (next(iter(one.values())), next(iter(two.values()))) for two in values[n + 1 :] if not one.keys() & two.keys()
+            ]
+    return found
+
+
+def _comparable(value: Value) -> Value:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value) if value > 0 else None
+    if not isinstance(value, str) or not value or any(c in value for c in "${}<>"):
+        return None
+    parts = [p for p in value.replace("\\", "/").split("/") if p]
+    cached = next((p for p in parts if p.startswith("models--")), "")  # …/models--owner--name/snapshots/<revision>
+    name = cached.split("--")[-1] if cached else parts[-1] if parts else ""
+    return name.replace("___", ".").lower() or None
 
 
 DERIVED: tuple[Callable[[Evidence], Iterator[Fact]], ...] = (_card, _headroom, _others, _capacity, _wheel_cuda)

@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from dstune.catalog.rules import candidates, count, parts, wanted
-from dstune.catalog.vocabulary import typed
+from dstune.catalog.vocabulary import terms, typed
+from dstune.derive import disagreements
 from dstune.expr import UNKNOWN, Lookup, evaluate, parse
 from dstune.lang import pick, say
 from dstune.model import Cite, Confidence, Diagnosis, Evidence, Fact, Finding, Fix, Hit, Rule, Unknown, Way, family_of
@@ -76,7 +77,9 @@ def diagnose(evidence: Evidence, only: Iterable[Rule] | None = None) -> Diagnosi
         if open_ and (found is None or found.confidence != "high"):
             unknown.append(Unknown(rule.cause, pick(rule.needs) or say("the facts it asks for", "该规则所需的信息")))
         quiet += found is None and not open_
-    return Diagnosis(tuple(_ordered(findings, {r.cause: r for r in chosen}, unknown)), tuple(unknown), quiet)
+    return Diagnosis(
+        tuple(_ordered(findings, {r.cause: r for r in chosen}, unknown, Programs(evidence))), tuple(unknown), quiet
+    )
 
 
 def _judge(rule: Rule, evidence: Evidence, view: View, hits: dict[int, dict[int, list[Hit]]]) -> tuple[Finding | None, bool]:
@@ -222,7 +225,65 @@ def fill(text: str, lookup: Lookup) -> str:
     return _FIELD.sub(one, _OPTIONAL.sub(optional, text)).strip()
 
 
-def _ordered(findings: list[Finding], table: dict[str, Rule], unknown: list[Unknown]) -> list[Finding]:
+_ENGINES = ("vllm", "sglang", "llamacpp", "ollama", "tgi", "lmdeploy", "hfserve")
+_APP = frozenset(("gradio", "generate", "transformers", "tokenizer"))
+
+
+class Programs:
+    """Which program each file is about, so that nothing in one explains what befell another."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        self._of: dict[str, set[str]] = {}
+        self._ports: dict[str, set[int]] = {}
+        clients = {f.source for f in evidence.find("app", "client_only") if f.value is True}
+        for fact in evidence.facts:
+            family = family_of(fact.subject)
+            if fact.line is None:
+                continue
+            if family in _ENGINES:
+                self._of.setdefault(fact.source, set()).add(family)
+                if fact.name == "port" and isinstance(fact.value, int | float):
+                    self._ports.setdefault(fact.source, set()).add(int(fact.value))
+            elif family in _APP and fact.source.endswith((".py", ".ipynb")) and fact.source not in clients:
+                self._of.setdefault(fact.source, set()).add("app")
+            elif (family, fact.name) == ("docker", "publish"):
+                ports = re.findall(r"(\d+):\d+", str(fact.value))
+                self._ports.setdefault(fact.source, set()).update(map(int, ports))
+        self._other = {(a.source, b.source) for a, b in disagreements(evidence)}
+
+    def apart(self, cause: Finding, other: Finding) -> bool:
+        """Whether two findings are known to be about different programs: engines, settings or addresses that exclude each other."""
+        one, two = _places(cause), _places(other)
+        if not one or not two or one & two:
+            return False
+        if any((a, b) in self._other or (b, a) in self._other for a in one for b in two):
+            return True
+        mine, theirs = self._programs(one), self._programs(two)
+        if mine and theirs and not mine & theirs:
+            return True
+        called = {int(m[1]) for s in two if (m := re.match(r"https?://[^/]*:(\d+)", s))}
+        listens = self._listens(one)
+        return bool(called and listens and all(s.startswith("http") for s in two) and not called & listens)
+
+    def _programs(self, sources: set[str]) -> set[str]:
+        return {p for s in sources for p in self._of.get(s, ())}
+
+    def _listens(self, sources: set[str]) -> set[int]:
+        """Ports of what these files start: those they name, else the engine's own; none where that is not known."""
+        found = {p for s in sources for p in self._ports.get(s, ())}
+        engines = self._programs(sources)
+        if found or not engines:
+            return found
+        usual = [terms()[f"{e}.port"].spec.get("default") if f"{e}.port" in terms() else None for e in engines]
+        return set() if None in usual else {int(p) for p in usual if p}
+
+
+def _places(finding: Finding) -> set[str]:
+    """Files and addresses that a finding stands in: not the readings of this machine."""
+    return {c.source for c in finding.evidence if c.line is not None or c.source.startswith("http")}
+
+
+def _ordered(findings: list[Finding], table: dict[str, Rule], unknown: list[Unknown], programs: Programs) -> list[Finding]:
     """Consequences folded under their causes; roots first, most probable first, each followed by what it explains."""
     present = {f.cause: f for f in findings}
     because: dict[str, str] = {}
@@ -230,13 +291,17 @@ def _ordered(findings: list[Finding], table: dict[str, Rule], unknown: list[Unkn
     for finding in ranked:
         for other in table[finding.cause].explains:
             if other in present and other != finding.cause and not _leads_to(finding.cause, other, because):
+                if programs.apart(finding, present[other]):
+                    continue
                 weaker = _CONFIDENCE[finding.confidence] >= _CONFIDENCE[present[other].confidence] - 1
                 if weaker or table[other].consequence:
                     because.setdefault(other, finding.cause)
     roots = [f for f in ranked if f.cause not in because and not table[f.cause].consequence]
     for finding in ranked:
         if table[finding.cause].consequence and finding.cause not in because:
-            root = next((r for r in roots if r.severity == "error" and r.confidence != "low"), None)
+            failures = [r for r in roots if r.severity == "error" and r.confidence != "low" and not programs.apart(r, finding)]
+            near = (r for r in failures if _places(r) & _places(finding))  # the same log before any other file
+            root = next(near, failures[0] if failures else None)
             if root is not None:
                 because[finding.cause] = root.cause
     explained = set(because)

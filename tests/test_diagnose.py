@@ -147,3 +147,62 @@ def test_what_makes_a_program_fail_is_an_error() -> None:
     failed = diagnose(derive(read_documents([app, log]))).findings[0]
     assert (alone.cause, alone.severity) == ("oom-weights-fp32", "warning")
     assert (failed.cause, failed.severity) == ("oom-weights-fp32", "error")
+
+
+LONE = Hit("lone", 0, 0, "app", "app.py", 3, "gr.Interface(ask, 'state')")
+DIED = Hit("died", 0, 0, "log", "server.log", 75, "EngineCore died")
+LENGTH = Hit("length", 0, 0, "log", "server.log", 72, "max seq len")
+
+
+def _three() -> tuple[Rule, ...]:
+    return (
+        rule("lone", rank=3, way=[{"app": "abcd"}]),
+        rule("length", way=[{"log": "efgh"}]),
+        rule("died", rank=-4, consequence=True, way=[{"log": "ijkl"}]),
+    )
+
+
+def test_a_page_explains_nothing_in_the_log_of_an_engine() -> None:
+    files = (
+        Fact("transformers", "device_map", "auto", "app.py", 2, ""),
+        Fact("vllm", "version", "0.32.0", "server.log", 1, ""),
+    )
+    found = causes(Evidence(files, hits=(LONE, DIED, LENGTH)), *_three())
+    assert ("died", "low", "length") in found
+    assert ("died", "low", "") in causes(Evidence(files, hits=(LONE, DIED)), *_three())
+    # its own log, of no engine
+    assert ("died", "low", "lone") in causes(Evidence(files[:1], hits=(LONE, DIED)), *_three())
+
+
+def test_the_cause_in_the_same_log_comes_before_one_in_another_file() -> None:
+    assert ("died", "low", "length") in causes(Evidence(hits=(LONE, DIED, LENGTH)), *_three())
+
+
+@pytest.mark.parametrize(("model", "because"), [("Qwen/Qwen2.5-7B-Instruct", ""), ("org/R1-1.5B", "shm")])
+def test_a_file_of_another_server_explains_nothing(model: str, because: str) -> None:
+    files = (
+        Fact("vllm", "model", model, "compose.yaml", 5, ""),
+        Fact("vllm", "model", "/data/R1-1.5B", "server.log", 1, ""),
+    )
+    shm = Hit("shm", 0, 0, "container", "compose.yaml", 3, "image: vllm")
+    rules = (rule("shm", explains=["died"], way=[{"container": "abcd"}]), _three()[2])
+    assert ("died", "low", because) in causes(Evidence(files, hits=(shm, DIED)), *rules)
+
+
+@pytest.mark.parametrize(
+    ("url", "port", "because"),
+    [
+        ("http://h:9001", None, ""),
+        ("http://h:8000", None, "length"),
+        ("http://h:9001", 9001, "length"),
+        ("http://h:8000", 9001, ""),
+    ],
+)
+def test_a_stopped_address_is_explained_by_the_log_of_its_own_server(url: str, port: int | None, because: str) -> None:
+    facts = [Fact("vllm", "version", "0.32.0", "server.log", 1, ""), Fact("server", "reachable", False, url)]
+    facts += [Fact("vllm", "port", port, "server.log", 2, "")] if port else []
+    rules = (
+        rule("length", explains=["stopped"], way=[{"log": "efgh"}]),
+        rule("stopped", way=[{"when": "server.reachable == False"}]),
+    )
+    assert ("stopped", "high", because) in causes(Evidence(tuple(facts), hits=(LENGTH,)), *rules)

@@ -22,7 +22,7 @@ from dstune.cli.bench import outcomes
 from dstune.errors import DstuneError, UnobservableError
 from dstune.load import gradio
 from dstune.load.answers import Reply, events, read, server_words
-from dstune.load.client import Answer, Pool, Target, now, run
+from dstune.load.client import Answer, Pool, Target, now, pause, run
 from dstune.load.detect import Server, detect, fetch, same_place
 from dstune.load.run import Options, hidden, sweep, trial
 from dstune.load.stats import outcome
@@ -478,3 +478,73 @@ def test_server_that_restarts_is_not_refused_thousands_of_times() -> None:
     found, _ = trial(Server("mock", "http://127.0.0.1:1", ("mock",)), Options(Workload(concurrency=2), duration_s=3, warmup=0))
     assert set(found.outcome["errors"]) == {"refused"}
     assert 20 <= found.outcome["requests"]["failed"] <= 40
+
+
+def busy(slots: int, answer_s: float, retry: str = "") -> Callable[[Any, Any], Any]:
+    """A server with room for so many: the others get 503."""
+    running = [0]
+
+    async def handle(reader: Any, writer: Any) -> None:
+        while head := await reader.readuntil(b"\r\n\r\n"):
+            length = next((int(h.split(b":")[1]) for h in head.lower().split(b"\r\n") if h.startswith(b"content-length")), 0)
+            await reader.readexactly(length)
+            if running[0] >= slots:
+                writer.write(b"HTTP/1.1 503 Busy\r\n%scontent-length: 0\r\n\r\n" % retry.encode())
+                continue
+            running[0] += 1
+            await asyncio.sleep(answer_s)
+            running[0] -= 1
+            said = b'{"choices":[{"message":{"content":"yes"}}],"usage":{"completion_tokens":1}}'
+            writer.write(
+                b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (len(said), said)
+            )
+
+    return handle
+
+
+def test_busy_server_is_asked_for_the_whole_duration(talk: Serve) -> None:
+    """16 clients, room for 2: most are refused before the first answer is there; the load goes on, and clients come back later."""
+    url = talk(busy(2, 1.2))
+    found, _ = trial(Server("mock", url, ("mock",)), Options(Workload(concurrency=16), duration_s=4, warmup=0))
+    o = found.outcome
+    assert o["duration_s"] > 3.5
+    assert o["requests"]["ok"] >= 4
+    assert set(o["errors"]) == {"http-503"}
+    assert o["errors"]["http-503"] < 14 * 4 / 0.2 / 2, "clients wait longer each time"
+    assert "hopeless" not in o
+
+
+def test_retry_after_is_kept_to(talk: Serve) -> None:
+    url = talk(busy(0, 1.0, "Retry-After: 2\r\n"))
+    found, _ = trial(Server("mock", url, ("mock",)), Options(Workload(concurrency=5), duration_s=3, warmup=0))
+    assert found.outcome["errors"] == {"http-503": 10}, "at once, and after 2 s"
+
+
+@pytest.mark.parametrize(
+    ("said", "refused", "seconds"),
+    [("", 0, 0.1), ("", 1, 0.2), ("", 3, 0.8), ("", 9, 2.0), ("7", 1, 7.0), ("9000", 1, 60.0), ("Wed, 21 Oct 2026 07:28:00 GMT", 1, 0.2), ("-3", 1, 0.2), ("nan", 2, 0.4)],
+)  # fmt: skip
+def test_when_a_client_comes_back(said: str, refused: int, seconds: float) -> None:
+    answer = Answer(0, 0.0, status=503, headers={"retry-after": said} if said else {})
+    assert pause(answer, refused) == pytest.approx(seconds)
+
+
+def test_load_that_ends_early_says_so() -> None:
+    found, _ = trial(Server("mock", "http://127.0.0.1:1", ("mock",)), Options(Workload(concurrency=4), duration_s=9, warmup=0))
+    assert found.outcome["hopeless"]
+    assert found.outcome["duration_s"] < 5
+    assert "! ended after " in trials_text((found,))
+    assert "requests, none answered" in trials_text((found,))
+
+
+def gradio_reply(data: str) -> Reply:
+    told = f'data: {{"msg":"process_completed","success":true,"output":{{"data":[{data}]}}}}\n\n'
+    return gradio.read(body(told.encode(), "text/event-stream"))
+
+
+def test_answer_without_text_is_none() -> None:
+    """A page that shows nothing, and a stream of tokens that have no text."""
+    assert (gradio_reply('""').error, gradio_reply('" \\n"').error, gradio_reply('"", []').error) == ("empty", "empty", "empty")
+    assert gradio_reply('"Light."').error == ""
+    usage = b'{"choices":[{"message":{"content":""}}],"usage":{"completion_tokens":9}}'
+    assert (read(body(usage)).error, read(body(usage)).detail) == ("empty", "9 tokens, no text")

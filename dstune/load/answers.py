@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dstune.lang import say
 from dstune.load.client import MAX_BODY, Answer
 from dstune.model import parse_json
 
@@ -61,8 +62,12 @@ def read(answer: Answer) -> Reply:
             _whole(pieces, reply)
     except (TypeError, AttributeError, KeyError, ValueError):  # JSON of another shape than OpenAI's
         reply.error, reply.detail = reply.error or "no-json", _excerpt(pieces)
-    if not reply.error and not reply.stamps and not reply.output_tokens:
-        reply.error = "empty"
+    if not reply.error and not reply.stamps:
+        written = reply.output_tokens or 0
+        reply.error, reply.detail = (
+            "empty",
+            say(f"{written} tokens, no text", f"{written} 个 token，没有文本") if written else "",
+        )
     return reply
 
 

@@ -51,7 +51,11 @@ def behave(server: Server, options: Options, tick: Callable[[Live], None] | None
     replies = [(q, read(a)) for q, a in asked if a.sent and a.error != "cancelled"]
     hidden([r for _, r in replies], options)
     reasoning = any("think" in r.text or r.reasoning for _, r in replies) or "r1" in options.model.lower()
-    judged = [judge(_mended(r), Asked(q.prompt, q.language, reasoning)) for q, r in replies if r.ok or r.error == "cut"]
+    judged = [
+        judge(_mended(r), Asked(q.prompt, q.language, reasoning))
+        for q, r in replies
+        if r.ok or r.error == "cut" or (r.error == "empty" and r.output_tokens)
+    ]
     figures = outcome([_mended(r) for _, r in replies], options.workload, {"cpu_s": time.process_time() - cpu})
     if interrupted:
         figures["interrupted"] = True

@@ -26,6 +26,12 @@ MAX_BODY = 16 << 20
 MAX_HEAD = 1 << 20
 RETRY_S = 0.1
 """Seconds after a failure until a client of a closed loop asks again: without it, a server that restarts for a second is refused 5,000 times."""
+BUSY = (429, 503)
+"""Statuses of a server that has no room now. Its clients come back later, as those of real users do: after `Retry-After`, else `BUSY_S`."""
+BUSY_S = (0.2, 2.0)
+"""Seconds that a client waits after the first such answer, doubled with each further one, and at most."""
+LONGEST_RETRY_S = 60.0
+"""The longest `Retry-After` that a client waits for."""
 FILES = 65536
 """Open files that a load may need: an open loop against a server that stands still has one per arrival."""
 
@@ -316,16 +322,29 @@ async def closed_loop(ask: Ask, concurrency: int, requests: int | None, duration
     end = now() + duration_s if duration_s is not None else float("inf")
 
     async def one() -> None:
+        refused = 0
         for number in numbers:
             start = now()
             if start >= end:
                 return
             answer = Answer(number, start)
             await _asked(ask, answer, seen)
+            refused = refused + 1 if answer.status in BUSY else 0
             if answer.error or answer.status >= 400:
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(max(0.0, min(pause(answer, refused), end - now())))
 
     await closed(one() for _ in range(concurrency))
+
+
+def pause(answer: Answer, refused: int) -> float:
+    """Seconds until a client asks again after a failure. `refused`: busy answers that it got in a row, this one included."""
+    if not refused:
+        return RETRY_S
+    try:
+        said = float(answer.headers.get("retry-after", ""))
+    except ValueError:  # none, or a date
+        said = 0.0
+    return min(said, LONGEST_RETRY_S) if said > 0 else min(BUSY_S[0] * 2.0 ** min(refused - 1, 10), BUSY_S[1])
 
 
 async def open_loop(ask: Ask, arrivals: Iterable[float], seen: Seen) -> None:

@@ -162,8 +162,8 @@ def _told(pieces: Pieces, reply: Reply) -> None:
         reply.error = ""
     if stamps:
         reply.ttft, reply.output_tokens, reply.counted = stamps[0] - reply.due, len(stamps), "events"
-    elif not reply.error:
-        reply.error = "empty"
+    if not reply.error and not reply.text.strip():
+        reply.error, reply.detail = "empty", say("no text in what the page shows", "页面返回的内容中没有文本")
 
 
 def text_of(outputs: list[Any]) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dstune.load.answers import Reply, read
-from dstune.load.client import Answer, Ask, Pool, Target, closed_loop, more_files, now, open_loop, run
+from dstune.load.client import BUSY, Answer, Ask, Pool, Target, closed_loop, more_files, now, open_loop, run
 from dstune.load.count import counter, recount
 from dstune.load.detect import Server
 from dstune.load.shape import shape
@@ -52,6 +52,8 @@ class Options:
     """(number of the first request, step): workers share the numbers, so that no two send the same prompt."""
     api_name: str = ""
     tokenizer: str = ""
+    give_up: int = 0
+    """Failures without a single answer, empty answers among them, after which a load ends at once; 0: see `HOPELESS`."""
 
 
 KEPT_CHUNKS = 200_000
@@ -60,7 +62,11 @@ two for each that ends, which takes its client about a millisecond."""
 GRACE_S = 10.0
 """Least time that running requests get after the duration; else as long again as the load took."""
 HOPELESS = 20
-"""Failures without a single answer after which a load ends: a server that refuses all would be asked thousands of times a second."""
+"""Failures without a single answer after which a load may end: a server that refuses all would be asked thousands of times a second."""
+HOPELESS_S, BUSY_S = 2.0, 30.0
+"""Seconds that such a load lasts at least; where the server says that it is busy, as it may be answering somebody's long question."""
+HELD_S = 1.0
+"""A request that runs for longer than this was not refused: while there is one, a load without an answer goes on."""
 
 
 @dataclass(slots=True)
@@ -71,12 +77,16 @@ class Live:
     done: int = 0
     failed: int = 0
     first_bytes: list[float] = field(default_factory=list)
+    busy: int = 0
+    """Failures whose status says that the server has no room now."""
+    running: dict[int, float] = field(default_factory=dict)
+    """Request numbers and when each was begun."""
 
 
 @dataclass(slots=True)
 class Raw:
     """What one process saw: replies, and what it cost. CPU in seconds, memory in MiB. `unfinished`: seconds that each request had run
-    when its time after the load was over; `interrupted`: the user ended the load."""
+    when its time after the load was over; `interrupted`: the user ended the load; `hopeless`: it ended early since nothing was answered."""
 
     replies: list[Reply]
     cpu_s: float = 0.0
@@ -85,6 +95,7 @@ class Raw:
     connections: int = 0
     interrupted: bool = False
     unfinished: list[float] = field(default_factory=list)
+    hopeless: bool = False
 
 
 class _Seen:
@@ -176,7 +187,7 @@ async def _watched(
     cpu: float,
 ) -> Raw:
     seen = _Seen(_reader(server))
-    interrupted, opened = await _main(server, options, seen, live, tick, go)
+    interrupted, hopeless, opened = await _main(server, options, seen, live, tick, go)
     spent = time.process_time() - cpu
     replies = seen.all()
     if options.tokenizer:
@@ -184,7 +195,7 @@ async def _watched(
     parsed = time.process_time() - cpu - spent
     unfinished = [] if interrupted else [round(a.ended - a.due, 3) for a in seen.cancelled]
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return Raw(replies, spent, parsed, memory, opened, interrupted, unfinished)
+    return Raw(replies, spent, parsed, memory, opened, interrupted, unfinished, hopeless)
 
 
 def judged(server: Server, options: Options, parts: Sequence[Raw]) -> Trial:
@@ -199,6 +210,8 @@ def judged(server: Server, options: Options, parts: Sequence[Raw]) -> Trial:
         figures["client_workers"] = len(parts)
     if any(p.interrupted for p in parts):
         figures["interrupted"] = True
+    if any(p.hopeless for p in parts) and not figures["requests"]["ok"]:
+        figures["hopeless"] = True
     if unfinished := [s for p in parts for s in p.unfinished]:
         figures["unfinished"] = {"requests": len(unfinished), "longest_s": max(unfinished)}
     served = next((r.served for r in replies if r.served), "")
@@ -256,10 +269,20 @@ def _asker(server: Server, options: Options, pool: Pool) -> Ask:
 
 async def _main(
     server: Server, options: Options, answers: _Seen, live: Live, tick: Callable[[Live], None] | None, go: Callable[[], None] | None
-) -> tuple[bool, int]:  # fmt: skip
+) -> tuple[bool, bool, int]:  # fmt: skip
+    """(the user ended it, it ended early since nothing was answered, connections opened)."""
     work = options.workload
     pool = Pool(Target(server.base + ROUTE[server.dialect], options.headers, options.timeout_s, options.verify_tls))
-    ask = _asker(server, options, pool)
+    send = _asker(server, options, pool)
+
+    async def ask(answer: Answer) -> None:
+        live.running[answer.number] = now()
+        try:
+            await send(answer)
+        finally:
+            del live.running[answer.number]
+
+    understand = _reader(server)
     if options.warmup:
         await closed_loop(ask, min(options.warmup, work.concurrency), options.warmup, 60.0, lambda a: None)
     if work.rate is None:
@@ -271,7 +294,8 @@ async def _main(
     def seen(answer: Answer) -> None:
         answers.add(answer)
         live.done += 1
-        live.failed += bool(answer.error) or answer.status >= 400
+        live.failed += bool(answer.error) or answer.status >= 400 or (options.give_up > 0 and not understand(answer).ok)
+        live.busy += answer.status in BUSY
         if answer.pieces:
             live.first_bytes.append(answer.pieces[0][0] - answer.due)
 
@@ -287,13 +311,13 @@ async def _main(
             await asyncio.wait({task}, timeout=0.5)
             if tick is not None:
                 tick(live)
-            hopeless = live.failed == live.done >= max(HOPELESS, 2 * work.concurrency)
+            hopeless = _hopeless(live, options)
             if (hopeless or now() > last) and not task.done():
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
                 if hopeless:
                     answers.cancelled.clear()
-                return False, pool.opened
+                return False, hopeless, pool.opened
         task.result()
     except asyncio.CancelledError:
         interrupted = True
@@ -301,7 +325,21 @@ async def _main(
         await asyncio.gather(task, return_exceptions=True)
     finally:
         pool.close()
-    return interrupted, pool.opened
+    return interrupted, False, pool.opened
+
+
+def _hopeless(live: Live, options: Options) -> bool:
+    """Whether nothing at all was answered, by many requests and for long, and none is held that may still be."""
+    if live.failed < live.done or not live.done:
+        return False
+    if options.give_up:
+        return live.done >= options.give_up
+    at = now()
+    return (
+        live.done >= max(HOPELESS, 2 * options.workload.concurrency)
+        and at - live.started >= (BUSY_S if live.busy else HOPELESS_S)
+        and all(at - begun < HELD_S for begun in live.running.values())
+    )
 
 
 def sweep(workload: Workload, step: Callable[[Workload], dict[str, Any]], limit: int = CONNECTIONS) -> Iterable[dict[str, Any]]:

@@ -117,7 +117,7 @@ def trial_text(trial: Trial) -> str:
     load = (
         say(f"{w.rate:g} requests/s", f"{w.rate:g} 请求/秒")
         if w.rate is not None
-        else say(f"{w.concurrency} clients", f"{w.concurrency} 个客户端")
+        else say(f"{w.concurrency} client{'s' * (w.concurrency != 1)}", f"{w.concurrency} 个客户端")
     )
     out = [
         f"{s.get('server')} {s.get('server_version') or ''}".strip() + f" · {s.get('model')} · {load} · {s.get('profile')}",
@@ -158,6 +158,7 @@ def trial_text(trial: Trial) -> str:
         out.append(
             say("! the client was the bottleneck: these figures are not the server's", "! 瓶颈在客户端：这些数字不代表服务端")
         )
+    out += early(o)
     if late := o.get("unfinished"):
         n, longest = late["requests"], late["longest_s"]
         out.append(
@@ -169,6 +170,19 @@ def trial_text(trial: Trial) -> str:
     if o.get("interrupted"):
         out.append(say("interrupted: the figures so far", "已中断：以上为目前的数字"))
     return "\n".join(out)
+
+
+def early(o: dict[str, Any]) -> list[str]:
+    """That a load did not last as long as was asked for, and why."""
+    if not o.get("hopeless"):
+        return []
+    n = o["requests"]["failed"]
+    return [
+        say(
+            f"! ended after {o['duration_s']:.1f} s: {n} requests, none answered",
+            f"! {o['duration_s']:.1f} 秒后提前结束：{n} 个请求没有一个得到回答",
+        )
+    ]
 
 
 def failures(o: dict[str, Any]) -> list[str]:
@@ -191,11 +205,11 @@ def trials_text(trials: tuple[Trial, ...]) -> str:
         why = say(*_WHY[last["stopped"]])
         out += [
             "",
-            say(f"knee: {last['knee']} clients ({why})", f"拐点：{last['knee']} 个客户端（{why}）")
+            say(f"knee: {last['knee']} client{'s' * (last['knee'] != 1)} ({why})", f"拐点：{last['knee']} 个客户端（{why}）")
             if last["knee"]
             else say(f"no load held ({why})", f"任何并发都未能维持（{why}）"),
         ]
-    out += failures(last)
+    out += [*failures(last), *early(last)]
     if last.get("interrupted"):
         out.append(say("interrupted: the figures so far", "已中断：以上为目前的数字"))
     return "\n".join(out)

@@ -84,19 +84,35 @@ def test_markdown() -> None:
         ("one two three four five six", 10),
         ("显存不足，请减小批大小或缩短上下文。", 12),
         ("mixed 中文 and English 文字 again", 11),
+        ("受限于（显存）带宽，“注意”：（abc）算力", 7),
+        ("受限于（显存）带宽，“注意”：（abc）算力", 8),
     ],
 )
 def test_wrap_keeps_the_width_and_the_words(text: str, width: int) -> None:
     lines = wrap(text, "", width).split("\n")
     assert all(cells(line) <= width + 2 for line in lines), "closing punctuation may hang over by one character"
     assert "".join(lines).replace(" ", "") == text.replace(" ", "")
-    assert not any(line.startswith(("，", "。")) for line in lines)
+    assert not any(line.startswith(("，", "。", "）", "”")) for line in lines)
+    assert not any(line.endswith(("（", "“")) for line in lines)
 
 
 def test_nothing_found_says_so() -> None:
     text = FORMATS["text"](Report("doctor", "0.1.0", diagnosis=Diagnosis((), (), 230)))
     assert "No fault found" in text
     assert "230 rules quiet" in text
+
+
+def test_a_running_server_without_a_fault_says_its_queue_and_cache() -> None:
+    metrics = "GET http://127.0.0.1:8000/metrics: x"
+    facts = (
+        Fact("server", "url", "http://127.0.0.1:8000", "--endpoint"),
+        *(Fact("server", name, value, metrics) for name, value in (("running", 2), ("waiting", 3), ("kv_usage_pct", 41.5))),
+    )
+    text = FORMATS["text"](Report("doctor", "0.1.0", evidence=Evidence(facts), diagnosis=Diagnosis((), (), 230)))
+    assert "as read in http://127.0.0.1:8000:" in text
+    assert "running 2 · waiting 3 · kv_usage_pct 41.5" in text
+    host = Evidence((Fact("server", "count", 1, "/proc/*/cmdline"),))
+    assert "count" not in FORMATS["text"](Report("doctor", "0.1.0", evidence=host, diagnosis=Diagnosis((), (), 230)))
 
 
 def test_startup_lines_are_read_out(run_dstune, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

@@ -16,7 +16,7 @@ _FIRST = (
     "version", "model", "served_model_name", "device", "dtype", "quantization_used", "quantization", "attention", "weights_mib", "activation_mib", "graph_mib",
     "enforce_eager", "kv_available_mib", "kv_tokens", "kv_blocks", "kv_block_size", "kv_cache_dtype", "max_concurrency", "max_model_len", "max_num_seqs",
     "max_num_batched_tokens", "enable_prefix_caching", "enable_chunked_prefill", "gpu_memory_utilization", "layers_on_gpu", "layers", "context", "running",
-    "waiting", "kv_usage_pct", "generation_tok_s", "prompt_tok_s", "prefix_hit_pct", "preemptions", "ttft_p50_ms", "ttft_p95_ms", "itl_p50_ms",
+    "waiting", "slots", "kv_usage_pct", "generation_tok_s", "prompt_tok_s", "prefix_hit_pct", "preemptions", "ttft_p50_ms", "ttft_p95_ms", "itl_p50_ms",
 )  # fmt: skip
 _NAMES = {
     "vllm": "vLLM",
@@ -25,7 +25,9 @@ _NAMES = {
     "server": ("server", "服务"),
     "run": ("load test", "压测"),
 }
-_HIDDEN = frozenset(("pid", "interpreter", "working_directory", "command", "uptime_s", "ports", "url", "reachable"))
+_HIDDEN = frozenset(
+    ("pid", "interpreter", "working_directory", "command", "uptime_s", "ports", "url", "reachable", "health_status")
+)
 
 
 def health(evidence: Evidence) -> dict[str, list[Fact]]:
@@ -39,7 +41,7 @@ def health(evidence: Evidence) -> dict[str, list[Fact]]:
     return {
         family: sorted(facts.values(), key=lambda f: (order.get(f.name, len(order)), f.name))
         for family, facts in sorted(found.items(), key=lambda item: FAMILIES.index(item[0]))
-        if any(f.line is not None or f.source.startswith("http") for f in facts.values())
+        if any(f.line is not None or f.source.startswith(("http", "GET http")) for f in facts.values())
     }
 
 
@@ -55,11 +57,12 @@ def health_json(evidence: Evidence) -> list[dict[str, Any]]:
 def health_text(evidence: Evidence, width: int = 80) -> str:
     """One paragraph per engine: `name value`, joined; where it was read last."""
     out: list[str] = []
-    for family, facts in health(evidence).items():
+    for family, facts in (item for part in _servers(evidence) for item in health(part).items()):
         name = _NAMES[family]
         title = name if isinstance(name, str) else say(*name)
-        sources = list(dict.fromkeys(f.source for f in facts))
-        out.append(say(f"{title}, as read in {redact(sources[0])}:", f"{title}（读自 {redact(sources[0])}）："))
+        source = next(f.source for f in facts if f.source != "--endpoint").removeprefix("GET ")
+        source = redact("/".join(source.split("/")[:3]) if source.startswith("http") else source)
+        out.append(say(f"{title}, as read in {source}:", f"{title}（读自 {source}）："))
         line = "  "
         for fact in facts:
             item = f"{fact.name} {_value(fact)}"
@@ -69,6 +72,15 @@ def health_text(evidence: Evidence, width: int = 80) -> str:
             line += item + " · "
         out.append(line.rstrip(" ·"))
     return "\n".join(out)
+
+
+def _servers(evidence: Evidence) -> list[Evidence]:
+    """The evidence in parts: files that are about different servers each for itself."""
+    from dstune.derive import disagreements
+
+    files = dict.fromkeys(f.source for pair in disagreements(evidence) for f in pair)
+    rest = Evidence(tuple(f for f in evidence.facts if f.source not in files))
+    return [*(Evidence(tuple(f for f in evidence.facts if f.source == s)) for s in files), rest]
 
 
 def _value(fact: Fact) -> str:

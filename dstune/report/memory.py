@@ -82,7 +82,7 @@ def rest_words(holder: Holder) -> str:
     if any(p.kind == "allocator" for p in holder.parts):
         return say(
             "not explained by one request at a time: larger batches or prompts, other tensors of the program, or what the allocator keeps of them",
-            "单个请求解释不了：更大的批次或提示词、程序里的其他张量，或分配器为它们保留的显存",
+            "超出单个请求的用量：更大的批次或提示词、程序里的其他张量，或分配器为它们保留的显存",
         )
     return say(
         "not explained by these settings: adapters, image towers, NCCL, or settings from a file or the environment",

@@ -29,13 +29,16 @@ def cells(text: str) -> int:
     return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
+_OPENING = ("（", "“", "‘", "《")
+
+
 def wrap(text: str, indent: str = "", width: int = WIDTH) -> str:
-    """Lines of at most `width` columns. Breaks at spaces and between Chinese characters; never before closing punctuation."""
+    """Lines of at most `width` columns. Breaks at spaces and between Chinese characters; never before closing or after opening punctuation."""
     lines: list[str] = []
     for paragraph in text.split("\n"):
         line = indent
         for token in _tokens(paragraph):
-            if cells(line) + cells(token.rstrip()) > width and line.strip() and token[0] not in "，。；：、）！？,.;:)":
+            if cells(line) + cells(token.rstrip()) > width and line.strip() and token[0] not in "，。；：、）！？”’》,.;:)":
                 lines.append(line.rstrip())
                 line = indent
                 token = token.lstrip()
@@ -49,10 +52,17 @@ def _tokens(text: str) -> list[str]:
     word = ""
     for c in text:
         wide = unicodedata.east_asian_width(c) in "WF"
-        if wide:
-            if word:
+        if c in _OPENING:  # stays with what follows
+            if word[-1:] not in _OPENING:
                 out.append(word)
                 word = ""
+            word += c
+        elif wide:
+            if word[-1:] in _OPENING:
+                c = word + c
+            elif word:
+                out.append(word)
+            word = ""
             out.append(c)
         elif c == " ":
             out.append(word + " ")

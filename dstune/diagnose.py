@@ -23,10 +23,15 @@ _OPTIONAL = re.compile(r"\[\[(.*?)\]\]", re.DOTALL)
 
 
 class View:
-    """Facts by name as one subject sees them: its own first, then those of the same file, then the first of any."""
+    """Facts by name as one subject sees them: its own first, then those of the same file, then the first of any other file that
+    does not contradict this one."""
 
     def __init__(self, evidence: Evidence) -> None:
         self._by_name: dict[str, list[Fact]] = {}
+        self._other: dict[str, set[str]] = {}
+        for a, b in disagreements(evidence):
+            self._other.setdefault(a.source, set()).add(b.source)
+            self._other.setdefault(b.source, set()).add(a.source)
         for fact in evidence.facts:
             self._by_name.setdefault(f"{family_of(fact.subject)}.{fact.name}", []).append(fact)
 
@@ -40,12 +45,23 @@ class View:
         if not facts:
             return None
         if subject and family_of(subject) == name.partition(".")[0]:
-            return next((f for f in facts if f.subject == subject), None)
+            facts = [f for f in facts if f.subject == subject]
+            if not self._other.get(source):
+                return facts[0] if facts else None
         if source:
             same = next((f for f in facts if f.source == source), None)
             if same is not None:
                 return same
-        return facts[0]
+            if other := self._other.get(source):
+                return next((f for f in facts if f.source not in other), None)
+        return facts[0] if facts else None
+
+    def sources(self, evidence: Evidence, subject: str) -> list[str]:
+        """Files that a subject is judged in: the first that tells of it, and those that contradict it."""
+        if not subject:
+            return [""]
+        files = list(dict.fromkeys(f.source for f in evidence.facts if f.subject == subject and f.line is not None)) or [""]
+        return [f for f in files if f == files[0] or files[0] in self._other.get(f, ())]
 
     def lookup(self, subject: str = "", source: str = "", groups: dict[str, Any] | None = None) -> Lookup:
         """A name resolver for conditions."""
@@ -147,8 +163,8 @@ def _fires(
     for hit in hits[0] if needed else [None]:
         source = hit.source if hit else ""
         texts = [Cite(h.source, h.line, h.text) for p in range(needed) for h in ([hit] if p == 0 and hit else hits[p][:2])]
-        for subject in _subjects(rule, way, evidence) or [""]:
-            own = source or _source_of(evidence, subject)
+        subjects = _subjects(rule, way, evidence) or [""]
+        for subject, own in ((s, o) for s in subjects for o in ([source] if source else view.sources(evidence, s))):
             lookup = view.lookup(subject, own, {**rest, **(hit.groups if hit else {})})
             value = evaluate(way.when, lookup)
             if value is not UNKNOWN and not value:
@@ -188,10 +204,6 @@ def _subjects(rule: Rule, way: Way, evidence: Evidence) -> list[str]:
     if several:
         return several[0][1]
     return next((s for _, s in counted if s), [])
-
-
-def _source_of(evidence: Evidence, subject: str) -> str:
-    return next((f.source for f in evidence.facts if f.subject == subject and f.line is not None), "") if subject else ""
 
 
 def _cited(way: Way, view: View, subject: str, source: str) -> list[Cite]:

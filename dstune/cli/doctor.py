@@ -86,7 +86,7 @@ def command(
     if not (seen.facts or seen.gaps or seen.hits or files or logs):
         raise DstuneError(say("nothing to look at", "没有可看的东西"), "", "dstune doctor app.py server.log")
     diagnosis = diagnose(derive(seen), [find(c) for c in only] if only else None)
-    notes = (*_unread(seen, ("<stdin>", *files, *logs)), *_next(diagnosis, files))
+    notes = (*_unread(seen, ("<stdin>", *files, *logs)), *contradictions(seen), *_next(diagnosis, files))
     if look and not (files or logs or diagnosis.findings):
         notes = (*notes, _machine(seen))
     emit(replace(empty("doctor"), evidence=seen, diagnosis=diagnosis, notes=notes), as_json)
@@ -100,6 +100,33 @@ def _unread(seen: Evidence, paths: tuple[str, ...]) -> tuple[str, ...]:
     notes = [say(f"Not read: {redact(r)}", f"未读取：{redact(r)}") for r in reasons[:5]]
     more = len(reasons) - len(notes)
     return (*notes, *([say(f"… and {more} more places", f"… 另有 {more} 处")] if more else ()))
+
+
+def contradictions(seen: Evidence) -> tuple[str, ...]:
+    """Which of the files are about different servers. Also told by `fix`."""
+    from dstune.derive import disagreements
+
+    pairs: dict[tuple[str, str], list[tuple[Fact, Fact]]] = {}
+    for a, b in disagreements(seen):
+        pairs.setdefault((a.source, b.source), []).append((a, b))
+    return tuple(
+        redact(
+            say(
+                f"{one} and {two} describe different servers: {_differ(both)}. What stands in one is not held against the other; "
+                "if they are meant to be the same, one of them is out of date.",
+                f"{one} 与 {two} 描述的不是同一个服务：{_differ(both)}。两者的内容互不套用；若本应是同一个，则其中一份已过期。",
+            )
+        )
+        for (one, two), both in pairs.items()
+    )
+
+
+def _differ(pairs: list[tuple[Fact, Fact]]) -> str:
+    return say("; ", "；").join(f"{a.name} {_short(a)} / {_short(b)}" for a, b in pairs)
+
+
+def _short(fact: Fact) -> str:
+    return f"{fact.value:.0f}" if isinstance(fact.value, float) else str(fact.value)
 
 
 def _next(diagnosis: Diagnosis, files: tuple[str, ...]) -> tuple[str, ...]:

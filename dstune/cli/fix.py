@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from dstune.cli.doctor import gather
+from dstune.cli.doctor import contradictions, gather
 from dstune.cli.fixes import (
     Hand,
     Outcome,
@@ -121,6 +121,7 @@ def command(
     documents = [Document(s.path, kinds[s.path], s.text) for s in sources]
     wish = Wish(frozenset(r.cause for r in rules or ()), advice, _asking() if ask else lambda step: True, _known(sources))
     outcome = carry_out(documents, judge, wish)
+    outcome.notes += contradictions(read_documents(documents).merged(base))
     made = artifacts(sources, outcome)
     proof = None
     if prove and made:
@@ -200,7 +201,7 @@ def _tell(
     made: Sequence[Artifact], sources: Sequence[Source], outcome: Outcome, number: str, why: bool, as_json: bool,
     proof: tuple[Report, dict[str, Any]] | None, held: bool,
 ) -> None:  # fmt: skip
-    notes = [*_git(made), *_closing(made, outcome, number)]
+    notes = [*_git(made), *outcome.notes, *_closing(made, outcome, number)]
     if held and proof:
         notes = [
             say(

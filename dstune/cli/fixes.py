@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from dstune.derive import disagreements
 from dstune.diagnose import View
 from dstune.expr import UNKNOWN, evaluate, parse
 from dstune.lang import pick, say
@@ -87,9 +88,12 @@ def carry_out(documents: Sequence[Document], judge: Judge, wish: Wish) -> Outcom
     refused: set[tuple[str, str]] = set()
     done: set[tuple[str, str]] = set()
     reasons: dict[str, tuple[Fix, str]] = {}
+    other: set[frozenset[str]] | None = None
     for _ in range(ROUNDS):
         now = [Document(d.path, d.kind, result.texts[d.path]) for d in documents]
         evidence, result.diagnosis = judge(now)
+        if other is None:  # of the files as they were given: an edit makes them differ from the log, and that is its purpose
+            other = {frozenset((a.source, b.source)) for a, b in disagreements(evidence)}
         changed = False
         for finding in result.diagnosis.findings:
             if not wish.wants(finding):
@@ -103,7 +107,7 @@ def carry_out(documents: Sequence[Document], judge: Judge, wish: Wish) -> Outcom
                     ),
                 )
                 continue
-            changed = _remedy(finding, now, evidence, result, wish, done, refused, reasons) or changed
+            changed = _remedy(finding, now, evidence, result, wish, done, refused, reasons, other) or changed
         if not changed:
             break
     for finding in result.diagnosis.findings:
@@ -123,7 +127,7 @@ def automatic(fix: Fix) -> bool:
 
 def _remedy(
     finding: Finding, documents: Sequence[Document], evidence: Evidence, result: Outcome, wish: Wish,
-    done: set[tuple[str, str]], refused: set[tuple[str, str]], reasons: dict[str, tuple[Fix, str]],
+    done: set[tuple[str, str]], refused: set[tuple[str, str]], reasons: dict[str, tuple[Fix, str]], other: set[frozenset[str]],
 ) -> bool:  # fmt: skip
     """The first remedy of a finding that can be carried out. True when a text changed."""
     from dstune.readers.edit import Uncomputed, fixed, suits, versions
@@ -139,6 +143,12 @@ def _remedy(
         if not wish.alone(finding):
             touched = {s.path for s in result.steps}
             places = [d for d in places if d.path in touched]
+        cited = {c.source for c in finding.evidence}
+        foreign = [d for d in places if any(frozenset((d.path, c)) in other for c in cited)]
+        if foreign:
+            names = ", ".join(d.path for d in foreign)
+            reason = say(f"{names} describes another server than this evidence", f"{names} 描述的不是这份证据中的服务")
+            places = [d for d in places if d not in foreign]
         if not places:
             reason = reason or say("none of the given files is where this is set", "给出的文件中没有设置此项的地方")
             continue

@@ -62,13 +62,21 @@ _BY_CONTENT = (
         "command",
     ),
 )
+_SERVICES = re.compile(
+    r"^services:[ \t]*(?:#[^\n]*)?\n(?:[ \t]*(?:#[^\n]*)?\n)*[ \t]+[\w.-]+:(?:[^\n]*\n)*?[ \t]+(?:image|build):", re.M
+)
+"""A compose file of any name: services that have an image."""
 
 
 def recognise(path: str, text: str) -> str:
     """The kind of a file by its name, else by its content; what nothing recognises is a log."""
     for pattern, kind in _BY_NAME:
         if pattern.search(path):
-            return kind
+            return (
+                "compose"
+                if kind == "config" and _SERVICES.search(text[:20_000]) and re.search(r"\.ya?ml$", path, re.I)
+                else kind
+            )
     head = text[:20_000]
     return next((kind for pattern, kind in _BY_CONTENT if pattern.search(head)), "log")
 

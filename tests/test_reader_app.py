@@ -209,3 +209,34 @@ def test_functions_that_call_each_other_cost_no_explosion() -> None:
 def test_a_program_of_many_megabytes_is_a_gap() -> None:
     found = list(read(Document("app.py", "app", "x = 1\n" * 500_000)))
     assert [type(f) for f in found] == [Gap]
+
+
+LOCAL_APP = """
+from transformers import AutoModelForCausalLM, AutoTokenizer
+MODEL_PATH = "hf"
+tok = AutoTokenizer.from_pretrained(MODEL_PATH)
+model = AutoModelForCausalLM.from_pretrained(MODEL_PATH, dtype="auto")
+def ask(text):
+    ids = tok(text, return_tensors="pt")
+    return tok.decode(model.generate(**ids, max_new_tokens=200)[0])
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "missing"),
+    [
+        ("chat_template.jinja", "{{ messages }}", True),
+        ("tokenizer_config.json", '{"chat_template": "{{ messages }}"}', True),
+        ("tokenizer_config.json", '{"eos_token": "x"}', False),
+        ("config.json", '{"_name_or_path": "Qwen/Qwen2.5-1.5B-Instruct"}', True),
+        ("config.json", '{"_name_or_path": "EleutherAI/pythia-1.4b"}', False),
+        ("config.json", "{", False),
+    ],
+)
+@pytest.mark.parametrize("path", ["hf", "./hf", "FOLDER/hf"])
+def test_a_local_folder_tells_whether_its_model_chats(tmp_path: Path, path: str, name: str, text: str, missing: bool) -> None:
+    (tmp_path / "hf").mkdir()
+    (tmp_path / "hf" / name).write_text(text, encoding="utf-8")
+    program = LOCAL_APP.replace('"hf"', repr(path.replace("FOLDER", tmp_path.as_posix())))
+    found = read_document(Document(str(tmp_path / "app.py"), "app", program))
+    assert bool(found.first("app", "prompt_without_template")) is missing

@@ -40,8 +40,8 @@ def _models(seen: Seen) -> Iterator[Fact]:
             yield seen.smell("model_id_slip_sure", at, what.sure)
         if seen.value(load.keywords, "trust_remote_code") is True and _supported(load.model):
             yield seen.smell("trust_remote_code_needless", load.keywords["trust_remote_code"])
-    if seen.model:
-        what = known(seen.model)
+    if seen.what is not None:
+        what = seen.what
         where: ast.AST | int = seen.loads[0].call.node if seen.loads else 1
         yield seen.smell("reasoning_model", where, what.reasoning)
         if what.chat is not None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
+
+from dstune.model import parse_json
 
 _REASONING = re.compile(
     r"deepseek[-_.]?r1|\br1[-_]distill|qwq|thinking|magistral|phi-4(?:-mini)?-reasoning|deepscaler|openthinker|\bs1\.1|light-r1|skywork-o1|marco-o1|exaone-deep",
@@ -90,6 +93,42 @@ def _row(model: str, name: str) -> Any:
 def is_local(model: str) -> bool:
     """Whether the text is a path rather than an id of the Hub."""
     return bool(_LOCAL.search(model)) or model.count("/") > 1
+
+
+def known_at(model: str, beside: str) -> Known:
+    """`known`, and where the name does not tell, what lies in a folder of that name (transformers looks for one first): the name it
+    was made from, a chat template.
+
+    `beside` is the folder of the program, from which a relative path may count.
+    """
+    what = known(model)
+    folder = _folder(model, beside) if model and what.chat is None else None
+    if folder is None:
+        return what
+    made_from = _json(os.path.join(folder, "config.json")).get("_name_or_path")
+    if isinstance(made_from, str) and (named := known(made_from)).chat is not None:
+        return replace(named, name=what.name, misspelled="", sure=False)
+    files = ("chat_template.jinja", "chat_template.json")
+    has = any(os.path.isfile(os.path.join(folder, f)) for f in files)
+    has = has or bool(_json(os.path.join(folder, "tokenizer_config.json")).get("chat_template"))
+    return replace(what, chat=True) if has else what
+
+
+def _folder(model: str, beside: str) -> str | None:
+    path = os.path.expanduser(model)
+    return next((p for p in (os.path.join(beside, path), path) if os.path.isdir(p)), None)
+
+
+def _json(path: str) -> dict[str, Any]:
+    """An object of a model's JSON file; {} where there is none."""
+    try:
+        if os.path.getsize(path) > 16 << 20:
+            return {}
+        with open(path, encoding="utf-8") as f:
+            tree = parse_json(f.read())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return tree if isinstance(tree, dict) else {}
 
 
 @cache

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 from dstune.model import Fact
 from dstune.readers.app_index import FUNCTIONS, MISSING
-from dstune.readers.app_models import known
 from dstune.readers.app_seen import Seen
 
 _MARKS = re.compile(
@@ -60,7 +59,7 @@ def _templated(seen: Seen) -> bool:
             re.search(r"template|conversation|fastchat|prompter|prompt_util", a.name, re.I) for a in node.names
         ):
             return True
-    what = known(seen.model) if seen.model else None
+    what = seen.what
     words = what is None or not what.r1
     return any(
         node.value == "role" or _MARKS.search(str(node.value)) or (words and _WORDS.search(str(node.value)))
@@ -70,7 +69,7 @@ def _templated(seen: Seen) -> bool:
 
 def _template(seen: Seen) -> Iterator[Fact]:
     local = [g for g in seen.generations if g.how != "foreign"]
-    what = known(seen.model) if seen.model else None
+    what = seen.what
     if what is not None and what.r1:
         for node in seen.index.nodes:
             if isinstance(node, ast.Dict):
@@ -120,7 +119,7 @@ def _template(seen: Seen) -> Iterator[Fact]:
 
 
 def _decoded(seen: Seen) -> Iterator[Fact]:
-    chatty = (known(seen.model).chat if seen.model else None) is not False
+    chatty = (seen.what.chat if seen.what else None) is not False
     for call in seen.index.calls():
         last = call.name.rsplit(".", 1)[-1]
         if last in ("TextIteratorStreamer", "TextStreamer", "AsyncTextIteratorStreamer") and not call.via:

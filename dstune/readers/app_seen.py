@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from typing import Any
 
 from dstune.model import Fact, Value
 from dstune.readers.app_index import FUNCTIONS, MISSING, Called, Function, Index
+from dstune.readers.app_models import Known, known_at
 from dstune.readers.app_source import Source
 from dstune.readers.scan import shown
 
@@ -144,6 +146,11 @@ class Seen:
                 return self._text(call.args[0] if call.args else call.keywords.get("model"))
         named = [self._text(c.keywords.get("model")) for c in self.completions]
         return next((n for n in named if n), "")
+
+    @cached_property
+    def what(self) -> Known | None:
+        """What is known of that model by its name and folder."""
+        return known_at(self.model, os.path.dirname(self.source.path)) if self.model else None
 
     # -- generations ---------------------------------------------------------------------------------------------------------
 

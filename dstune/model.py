@@ -278,6 +278,8 @@ class Capacity:
 
     `holds`: requests/s of one replica at which `share` of the requests is within the limits; `replicas` for `rate`, with the numbers for both ends
     of the band of `holds` (0: no number is enough). `loads` are figures of one replica at rising rates, `at_rate` those at its part of `rate`.
+    `alone` is the share within the limits of requests that come one by one, `assumed` names the limits (ttft, itl) that were not given, `reach`
+    says why no rate holds and what would.
     """
 
     rate: float
@@ -295,6 +297,9 @@ class Capacity:
     at_once: int
     loads: tuple[dict[str, float], ...] = ()
     at_rate: dict[str, float] = field(default_factory=dict)
+    alone: float = 1.0
+    assumed: tuple[str, ...] = ()
+    reach: tuple[Text, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """`dstune recommend --rate`: what one replica holds, replicas, both languages, recorded lengths, and what it refuses."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,14 +10,16 @@ from typing import Any
 
 import pytest
 
+from dstune import lang
 from dstune.catalog import gpus, models
 from dstune.load.answers import Reply
 from dstune.load.shape import PAIRS, lengths
 from dstune.model import Workload, from_json, to_json
 from dstune.plan.replicas import Demand, sized
-from dstune.plan.search import Wish
-from dstune.plan.simulate_load import KEPT, Lengths
+from dstune.plan.search import CLOSE, Wish, recommend
+from dstune.plan.simulate_load import KEPT, OUTPUT_CV, PROMPT_CV, Lengths
 from dstune.report.capacity import capacity_text
+from dstune.report.plan import plan_text
 
 R1 = "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"
 Run = Callable[..., CompletedProcess[str]]
@@ -57,8 +60,87 @@ def test_limits_that_no_rate_keeps_are_said() -> None:
     plan = sized(wish("T4", slo_itl_ms=1.0), Demand(2.0, Lengths(512, 512)))
     assert plan.capacity is not None
     assert (plan.capacity.holds.value, plan.capacity.replicas, plan.capacity.loads) == (0.0, 0, ())
-    assert any("No rate is within the limits" in n["en"] for n in plan.notes)
-    assert "no number is enough" in capacity_text(plan.capacity, 1)
+    assert "No rate is within the limits" in plan.capacity.reach[0]["en"]
+    text = capacity_text(plan.capacity, 1)
+    assert "no number is enough" in text
+    assert "No rate is within the limits" in text, "the reason stands where the load does"
+
+
+SEVEN = "Qwen/Qwen2.5-7B-Instruct"
+SPREAD = Lengths(512, 512, PROMPT_CV, OUTPUT_CV)
+
+
+def on_3060(lengths_: Lengths = SPREAD, card: str = "3060", engine: str = "auto", **work: Any) -> Any:
+    return sized(
+        Wish(gpus.find(card), models.get(SEVEN), engine=engine, workload=Workload(512, 512, **work)), Demand(2.0, lengths_)
+    )
+
+
+@pytest.mark.parametrize("engine", ["auto", "vllm", "llama.cpp"])
+def test_limits_at_the_edge_are_out_of_reach_and_each_way_out_is_one(engine: str) -> None:
+    """Long prompts alone miss a second to the first token: replicas do not help, and what is named instead does."""
+    plan = on_3060(engine=engine, slo_ttft_ms=1000)
+    told = plan.capacity
+    assert (told.holds.value, told.replicas, told.loads, told.at_rate) == (0.0, 0, (), {})
+    assert 0.85 < told.alone < 0.96
+    lang.use("zh")
+    assert "任何请求率都达不到" in capacity_text(told, 1)
+    lang.use("en")
+    ways = " ".join(t["en"] for t in told.reach[1:])
+    prompt, ttft, card = (re.search(rf"--{k} ([\w-]+)", ways) for k in ("prompt", "slo-ttft", "gpu"))
+    assert prompt
+    assert ttft
+    assert card
+    eased = (
+        on_3060(replace(SPREAD, prompt=int(prompt[1])), engine=engine, slo_ttft_ms=1000),
+        on_3060(engine=engine, slo_ttft_ms=float(ttft[1])),
+        on_3060(card=card[1], engine=engine, slo_ttft_ms=1000),
+    )
+    for other in eased:
+        assert 0 < other.capacity.replicas < 20
+        assert other.capacity.reach == ()
+
+
+def test_the_engine_is_the_one_that_holds_the_most_unless_vllm_is_close() -> None:
+    plan = on_3060(slo_ttft_ms=2000)
+    tier = plan.pareto[0].quality_loss_pct
+    for engine in ("vllm", "llama.cpp"):
+        alone = on_3060(engine=engine, slo_ttft_ms=2000)
+        if alone.pareto[0].quality_loss_pct == tier:
+            assert alone.capacity.holds.value * CLOSE <= plan.capacity.holds.value, engine
+    assert plan.engine == "llama.cpp", "vLLM's fp8 has room for 8 at once here"
+
+
+@pytest.mark.parametrize("rate", [True, False])
+@pytest.mark.parametrize("card", ["3060", "4090"])
+def test_the_alternatives_are_compared_at_one_number_at_once(card: str, rate: bool) -> None:
+    """A stream among 64 is slower than one alone; rows that hold fewer say so."""
+    if rate:
+        plan = on_3060(card=card, slo_ttft_ms=2000)
+    else:
+        plan = recommend(Wish(gpus.find(card), models.get(SEVEN), workload=Workload(512, 512, goal="throughput")))
+    many = plan.workload.concurrency
+    assert many > 4
+    assert len(plan.pareto) > 1
+    for a in plan.pareto:
+        told = re.search(r", (\d+) at once", a.name)
+        count = int(told[1]) if told else many
+        assert count <= many
+        stream, total = (a.numbers[k].value for k in ("decode_tok_s_per_stream", "total_tok_s"))
+        assert 0.3 * count * stream < total <= 1.02 * count * stream, a.name
+        if a.engine == "llama.cpp":
+            assert next(s.value for s in a.settings if s.key == "llamacpp.parallel") == count
+    text = plan_text(plan)
+    assert f"Alternatives at {many} at once" in text
+    assert "each stream" in text
+
+
+def test_a_limit_that_was_not_given_is_named_where_it_stands() -> None:
+    told = on_3060(slo_ttft_ms=2000).capacity
+    assert told.assumed == ("itl",)
+    text = " ".join(capacity_text(told, 1).split())
+    assert "first token 2000 ms, 200 ms a token (not given: MLPerf's server scenario)" in text
+    assert "2000 ms (not given" in " ".join(capacity_text(on_3060().capacity, 1).split())
 
 
 def test_slots_of_llama_cpp_are_doubled_while_it_pays() -> None:
@@ -104,7 +186,7 @@ def test_the_command_says_it_in_both_languages_and_as_json(run_dstune: Run) -> N
     assert first["holds_request_s"]["value"] == pytest.approx(other["holds_request_s"]["value"], rel=0.1)
     assert first["lengths"]["kind"] == "lognormal"
     assert first["lengths"]["output_tokens"] == pytest.approx(256, rel=0.05)
-    assert first["limits"] == {"ttft_ms": 500.0, "itl_ms": 50.0, "share": 0.95}
+    assert first["limits"] == {"ttft_ms": 500.0, "itl_ms": 50.0, "share": 0.95, "assumed": []}
     assert "capacity" not in json.loads(run_dstune("recommend", "--gpu", "4090", "--json").stdout)["plan"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -39,12 +40,18 @@ def front(found: Iterable[Candidate]) -> list[Candidate]:
     return [c for c in pool if not any(beats(other, c) for other in pool)]
 
 
-def label(c: Candidate) -> str:
-    """Engine, format and cards in a few words."""
+def label(c: Candidate, at_once: int = 0) -> str:
+    """Engine, format and cards in a few words; how many at once where that differs from `at_once`."""
     fmt = c.ask.scheme or c.ask.dtype
     cards = f" x {c.ask.gpus}" if c.ask.gpus > 1 else ""
     loop = ", dynamic cache" if c.ask.engine == "transformers" and c.ask.cache == "dynamic" else ""
-    return f"{_NAMES.get(c.ask.engine, c.ask.engine)} {fmt}{loop}{cards}"
+    other = f", {c.ask.batch} at once" if at_once and c.ask.batch != at_once else ""
+    return f"{_NAMES.get(c.ask.engine, c.ask.engine)} {fmt}{loop}{cards}{other}"
+
+
+def zh_label(name: str) -> str:
+    """A label's words in Chinese; engines and formats stay."""
+    return re.sub(r", (\d+) at once", r"，并发 \1", name.replace(", dynamic cache", "，动态缓存"))
 
 
 def alternatives(best: Candidate, found: list[Candidate], wish: Wish) -> tuple[Alternative, ...]:
@@ -58,7 +65,7 @@ def alternatives(best: Candidate, found: list[Candidate], wish: Wish) -> tuple[A
 def _alternative(c: Candidate, best: Candidate, wish: Wish) -> Alternative:
     numbers = predictions(c.ask, c.memory, c.speed)
     return Alternative(
-        name=label(c),
+        name=label(c, best.ask.batch),
         engine=c.ask.engine,
         engine_version=c.ask.version,
         gpus=c.ask.gpus,
@@ -81,9 +88,14 @@ def _chosen(c: Candidate, wish: Wish) -> Text:
     en = "the least lossy format that fits" + " and meets the limits" * limits
     zh = "放得下" + "且满足时延要求" * limits + "的最少损失格式"
     if c.ask.engine == "vllm":
+        more = (
+            ("holds over a third more requests/s", "多承受三分之一以上的请求")
+            if work.rate
+            else ("is over a third faster", "快三分之一以上")
+        )
         return _text(
-            f"{en}; vLLM, since no engine is over a third faster with it: it batches and serves",
-            f"{zh}；没有引擎比 vLLM 快三分之一以上，而它能合批、自带服务",
+            f"{en}; vLLM, since no engine {more[0]} with it: it batches and serves",
+            f"{zh}；没有引擎比 vLLM {more[1]}，而它能合批、自带服务",
         )
     return _text(f"{en}, and the engine for it here", f"{zh}，也是此卡上最合适的引擎")
 
@@ -137,7 +149,7 @@ def beaten(best: Candidate, found: list[Candidate], wish: Wish) -> Iterator[Reje
         if not c.meets and best.meets:
             itl = c.speed.step.total * 1e3
             yield Rejected(
-                label(c),
+                label(c, best.ask.batch),
                 _text(
                     f"{itl:.1f} ms between tokens, first token {c.speed.ttft_ms:.0f} ms: misses the limits that were set",
                     f"token 间隔 {itl:.1f} ms、首 token {c.speed.ttft_ms:.0f} ms：达不到所设时延",
@@ -148,10 +160,10 @@ def beaten(best: Candidate, found: list[Candidate], wish: Wish) -> Iterator[Reje
         if winner is None:
             continue
         yield Rejected(
-            label(c),
+            label(c, best.ask.batch),
             _text(
-                f"{_numbers(c)[0]}: {label(winner)} is nowhere worse ({_numbers(winner)[0]})",
-                f"{_numbers(c)[1]}：{label(winner)} 处处不差（{_numbers(winner)[1]}）",
+                f"{_numbers(c)[0]}: {label(winner, best.ask.batch)} is nowhere worse ({_numbers(winner)[0]})",
+                f"{_numbers(c)[1]}：{zh_label(label(winner, best.ask.batch))} 处处不差（{_numbers(winner)[1]}）",
             ),
         )
     yield from _too_large(wish)

@@ -31,6 +31,7 @@ from dstune.plan.fit import (
     torch_build,
 )
 from dstune.plan.launch import gguf_repo, launch, quantised_repo
+from dstune.plan.level import levelled, within
 from dstune.plan.memory import Memory, graph_bytes, memory
 from dstune.plan.pareto import alternatives, beaten
 from dstune.plan.speed import Speed, speed
@@ -87,6 +88,15 @@ def recommend(wish: Wish) -> Plan:
     if not found:
         raise _nothing(wish)
     best = choose(wish, found)
+    if wish.workload.goal == "throughput" and not wish.asked_concurrency:  # each took as many sequences as it could hold
+        found = levelled(best, found, wish)
+        best = choose(wish, found)
+        found = levelled(best, found, wish)
+    return planned(best, found, wish)
+
+
+def planned(best: Candidate, found: list[Candidate], wish: Wish) -> Plan:
+    """The plan for a chosen candidate, beside the others that fit."""
     plan_settings = (*settings(best, wish), *sampling(wish.model, best.ask.engine))
     notes: list[Text] = [hint] if (hint := client_hint(wish.model, best.ask.output)) else []
     if wish.others_mib >= 1:
@@ -262,18 +272,13 @@ def _power(n: int) -> int:
 def _judge(ask: Ask, mem: Memory, tier: int, wish: Wish) -> Candidate:
     work = wish.workload
     spd = speed(ask)
-
-    def meets(s: Speed) -> bool:
-        ttft = work.slo_ttft_ms is None or s.ttft_ms <= work.slo_ttft_ms
-        return ttft and (work.slo_itl_ms is None or s.step.total * 1e3 <= work.slo_itl_ms)
-
-    if not meets(spd) and not wish.asked_concurrency:  # fewer at once until the limits hold
+    if not within(spd, work) and not wish.asked_concurrency:  # fewer at once until the limits hold
         batch = ask.batch
-        while batch > 1 and not meets(spd):
+        while batch > 1 and not within(spd, work):
             batch //= 2
             ask = replace(ask, batch=batch, max_seqs=max(1, batch) if ask.max_seqs else 0)
             spd = speed(ask)
-    return Candidate(ask, mem, spd, tier, meets(spd))
+    return Candidate(ask, mem, spd, tier, within(spd, work))
 
 
 def choose(wish: Wish, found: list[Candidate]) -> Candidate:

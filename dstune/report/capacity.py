@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dstune.lang import say
+from dstune.lang import pick, say
 from dstune.model import Capacity
 from dstune.report.text import cells, paint, wrap
 
@@ -26,7 +26,9 @@ def capacity_json(c: Capacity) -> dict[str, Any]:
         "holds_request_s": {"value": _short(c.holds.value), "low": _short(c.holds.low), "high": _short(c.holds.high)},
         "replicas": c.replicas,
         "replicas_band": list(c.replicas_band),
-        "limits": {"ttft_ms": c.slo_ttft_ms, "itl_ms": c.slo_itl_ms, "share": c.share},
+        "limits": {"ttft_ms": c.slo_ttft_ms, "itl_ms": c.slo_itl_ms, "share": c.share, "assumed": list(c.assumed)},
+        "alone_share": _short(c.alone),
+        "out_of_reach": [pick(t) for t in c.reach],
         "lengths": {"kind": c.lengths, "prompt_tokens": round(c.prompt_tokens, 1), "output_tokens": round(c.output_tokens, 1)},
         "simulated": {"requests": c.requests, "seed": c.seed, "max_num_seqs": c.at_once},
         "at_rate": {k: _short(v) for k, v in c.at_rate.items()},
@@ -41,19 +43,33 @@ def _short(value: float) -> float:
 def capacity_text(c: Capacity, gpus: int) -> str:
     """What a person asks: how much one holds, how many it takes, what users then see."""
     kind = say(*_LENGTHS[c.lengths])
+    mlperf = say(" (not given: MLPerf's server scenario)", "（未给出，取 MLPerf server 场景）")
+    ttft, itl = (mlperf if name in c.assumed else "" for name in ("ttft", "itl"))
     lines = [
         paint(say(f"Load: {c.rate:g} requests/s, simulated", f"负载：每秒 {c.rate:g} 个请求（模拟）"), "bold"),
         wrap(
             say(
                 f"{c.requests:,} requests with Poisson arrivals; lengths {kind}, on average {c.prompt_tokens:,.0f} tokens in and {c.output_tokens:,.0f} out; "
-                f"limits: first token {c.slo_ttft_ms:g} ms, {c.slo_itl_ms:g} ms a token, for {100 * c.share:.0f} % of the requests",
+                f"limits: first token {c.slo_ttft_ms:g} ms{ttft}, {c.slo_itl_ms:g} ms a token{itl}, for {100 * c.share:.0f} % of the requests",
                 f"{c.requests:,} 个泊松到达的请求；长度{kind}，平均输入 {c.prompt_tokens:,.0f}、输出 {c.output_tokens:,.0f} token；"
-                f"要求 {100 * c.share:.0f}% 的请求首 token 不超过 {c.slo_ttft_ms:g} ms、每 token 不超过 {c.slo_itl_ms:g} ms",
+                f"要求 {100 * c.share:.0f}% 的请求首 token 不超过 {c.slo_ttft_ms:g} ms{ttft}、每 token 不超过 {c.slo_itl_ms:g} ms{itl}",
             ),
             "  ",
         ),
-        _row(say("one replica holds", "单副本可承受"), f"{_n(c.holds.value)} {say('requests/s', '请求/s')}", f"  ({_n(c.holds.low)} … {_n(c.holds.high)})"),
     ]  # fmt: skip
+    if c.reach:
+        reason, *ways = (pick(t) for t in c.reach)
+        lines += [
+            _row(say("one replica holds", "单副本可承受"), say("out of reach at any rate", "任何请求率都达不到")),
+            _enough(),
+        ]
+        lines.append(wrap(reason, "  "))
+        if ways:
+            lines += [say("  What would be within them:", "  可以达标的做法："), *(wrap(f"- {w}", "    ") for w in ways)]
+        return "\n".join(lines)
+    lines.append(
+        _row(say("one replica holds", "单副本可承受"), f"{_n(c.holds.value)} {say('requests/s', '请求/s')}", f"  ({_n(c.holds.low)} … {_n(c.holds.high)})")
+    )  # fmt: skip
     if c.replicas:
         low, high = c.replicas_band
         cards = say(f" of {gpus} cards", f"（每个 {gpus} 张卡）") if gpus > 1 else ""
@@ -74,7 +90,7 @@ def capacity_text(c: Capacity, gpus: int) -> str:
             )
         )
     else:
-        lines.append(_row(say("replicas needed", "需要副本数"), say("no number is enough", "再多也不够")))
+        lines.append(_enough())
     if c.loads:
         heads = [say(*h) for _, h in _COLUMNS]
         lines.append("  " + "".join(_right(h, 9) for h in heads))
@@ -82,6 +98,10 @@ def capacity_text(c: Capacity, gpus: int) -> str:
             mark = say("  ← knee", "  ← 拐点") if row["rate"] == c.holds.value else ""
             lines.append("  " + "".join(_right(_cell(key, row[key]), 9) for key, _ in _COLUMNS) + mark)
     return "\n".join(lines)
+
+
+def _enough() -> str:
+    return _row(say("replicas needed", "需要副本数"), say("no number is enough", "再多也不够"))
 
 
 def _cell(key: str, value: float) -> str:

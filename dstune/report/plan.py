@@ -6,6 +6,7 @@ from typing import Any
 
 from dstune.lang import pick, say
 from dstune.model import Alternative, Plan, Prediction
+from dstune.plan.pareto import zh_label
 from dstune.report.text import WIDTH, cells, paint, wrap
 
 _METRICS = {
@@ -133,7 +134,7 @@ def plan_text(plan: Plan, explain: bool = False) -> str:
     if plan.rejected:
         lines = [paint(say("Not taken", "未采用"), "bold")]
         for r in plan.rejected:
-            lines += [f"  {r.option}", wrap(pick(r.why), "      ")]
+            lines += [f"  {say(r.option, zh_label(r.option))}", wrap(pick(r.why), "      ")]
         parts.append("\n".join(lines))
     if plan.launch:
         parts.append(paint(say("Launch", "启动"), "bold") + "\n" + _command(plan.launch))
@@ -147,10 +148,14 @@ SHOWN = 5
 
 def _alternatives(plan: Plan) -> str:
     """The chosen configuration beside those that beat it in some respect."""
+    many = plan.workload.concurrency
     head = (
-        say("memory", "显存"), say("one stream", "单路"), say("all streams", "总输出"), say("first token", "首 token"), say("quality", "质量"),
+        say("memory", "显存"), say("each stream", "每路") if many > 1 else say("one stream", "单路"), say("all streams", "总输出"), say("first token", "首 token"), say("quality", "质量"),
     )  # fmt: skip
-    lines = [paint(say("Alternatives (each better in some respect)", "备选（各有所长）"), "bold")]
+    title = say("Alternatives (each better in some respect)", "备选（各有所长）")
+    if many > 1:
+        title = say(f"Alternatives at {many} at once (each better in some respect)", f"并发 {many} 时的备选（各有所长）")
+    lines = [paint(title, "bold")]
     widths = (10, 12, 12, 12, 8)
     lines.append(" " * 26 + "".join(_right(h, w) for h, w in zip(head, widths, strict=True)))
     for a in plan.pareto[:SHOWN]:
@@ -161,7 +166,7 @@ def _alternatives(plan: Plan) -> str:
             f"{a.gpus} x {_number(memory)}" if a.gpus > 1 else f"{_number(memory)} GiB", f"{_number(decode)} tok/s", f"{_number(total)} tok/s", f"{_number(ttft)} ms",
             say("full", "无损") if not a.quality_loss_pct else f"-{a.quality_loss_pct:g} %",
         )  # fmt: skip
-        name = ("* " if a.chosen else "  ") + a.name
+        name = ("* " if a.chosen else "  ") + say(a.name, zh_label(a.name))
         if cells(name) > 26:
             lines.append(name)
             name = ""
@@ -188,7 +193,7 @@ def _memory(plan: Plan, explain: bool) -> str:
         lines.append(_row(label, f"{m.mib:,.0f} MiB" if m.mib >= 10 else f"{m.mib:.1f} MiB"))
         if explain:
             lines.append(wrap(f"= {m.formula}", "      "))
-            lines.append(wrap(f"{say('source', '来源')}: {m.source}", "      "))
+            lines.append(wrap(f"{say('source: ', '来源：')}{m.source}", "      "))
     lines.append(_row(say("total", "合计"), f"{sum(m.mib for m in plan.memory):,.0f} MiB"))
     return "\n".join(lines)
 
@@ -199,7 +204,12 @@ def _predictions(plan: Plan) -> str:
         p = plan.predictions.get(metric)
         if p is None or metric in ("gpu_blocks", "weights_gib"):
             continue
-        lines.append(_row(say(*label), f"{_number(p.value)} {unit}".strip(), f"  ({_band(p)})"))
+        name = say(*label)
+        if metric == "decode_tok_s_per_stream" and plan.workload.concurrency > 1:
+            name = say(
+                f"decode, each of {plan.workload.concurrency} streams", f"解码，{plan.workload.concurrency} 路中的每一路"
+            )
+        lines.append(_row(name, f"{_number(p.value)} {unit}".strip(), f"  ({_band(p)})"))
     return "\n".join(lines)
 
 

@@ -60,6 +60,7 @@ MEMORY_FLOOR_MIB = 16.0
 
 CLAIMS: tuple[Claim, ...] = (
     Claim("serves", _at("serves"), rising=True),
+    Claim("answers", _at("answers"), rising=True),
     Claim("first text, alone", _at("alone", "first_text_ms", "p50"), floor=TIME_FLOOR_MS),
     Claim("itl_ms, alone", _gap("p50", "alone"), floor=TIME_FLOOR_MS),
     Claim("e2e_ms, alone", _at("alone", "e2e_ms", "p50"), floor=TIME_FLOOR_MS, equal_work=True),

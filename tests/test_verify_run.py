@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 
+from dstune.cli import verify_sides
 from dstune.cli.verify_sides import side_of
 from dstune.errors import DstuneError
 from dstune.load import launch
 from dstune.load.launch import Program, Running, interpreter, with_port
+from dstune.load.run import Live
 from dstune.load.verify import bare, calls, counted, faulty
 from dstune.probes.tree import Watch, alive, members, ports, resident_mib, used_s
 
@@ -105,6 +107,72 @@ def test_a_program_that_does_not_start_is_a_result(verify: Run, tmp_path: Path) 
     assert "ValueError: If using state" in done.stderr
     log = done.stderr.split("dstune doctor --log ")[1].strip()
     assert "raise ValueError" in Path(log).read_text(), "the log that is named is still there"
+
+
+SILENT = """
+import os, sys
+import tests.servers.mock as mock
+open({pid!r}, "a").write(f"{{os.getpid()}}\\n")
+complete = mock.Talk.complete
+def silent(self, chat, asked, t0):
+    open({asked!r}, "a").write("x")
+    complete(self, chat, asked if asked.get("ignore_eos") and {how!r} == "empty" else {{**asked, "model": "mock:{how}"}}, t0)
+mock.Talk.complete = silent
+sys.argv = ["mock", "--port", os.environ["GRADIO_SERVER_PORT"], "--ttft-ms", "5", "--itl-ms", "1", "--kind", "vllm"]
+mock.main()
+"""
+
+
+def silent(folder: Path, how: str) -> Path:
+    """A program that serves and answers nothing; `empty` talks only where answers are held to one length."""
+    folder.mkdir()
+    text = SILENT.format(pid=str(folder.parent / "pids"), asked=str(folder.parent / "asked"), how=how)
+    (folder / "app.py").write_text(text)
+    return folder / "app.py"
+
+
+def test_a_program_that_answers_nothing_is_no_gain(verify: Run, tmp_path: Path) -> None:
+    """Its questions are asked once, and nothing else is measured; against one that does not start, nothing was proven."""
+    good, empty, bad = program(tmp_path / "good", 10), silent(tmp_path / "empty", "empty"), tmp_path / "bad.py"
+    bad.write_text(CRASH)
+    done = verify(str(bad), str(empty), *SHORT)
+    assert done.returncode == 3, done.stdout
+    assert "neither side answered a single request" in done.stderr
+    assert "before: it ended with code 1; ValueError" in done.stderr
+    assert "after: 6 questions asked: 6 × empty" in done.stderr
+    assert len((tmp_path / "asked").read_text()) == 1 + 6, "the warm-up and the questions"
+
+    done = verify(str(good), str(empty), *SHORT)
+    assert done.returncode == 1
+    assert "WORSE: answers questions 1 → 0" in done.stdout
+    assert "answers nothing" in done.stdout
+    done = verify(str(empty), str(good), *SHORT, "--json")
+    data = json.loads(done.stdout)
+    assert done.returncode == 0
+    assert [(v["claim"], v["verdict"]) for v in data["verdicts"]] == [("answers", "better")]
+    assert data["sides"][0]["silent"]
+
+
+def test_a_program_that_hangs_is_not_waited_for_at_every_question(verify: Run, tmp_path: Path) -> None:
+    good, hangs = program(tmp_path / "good", 10), silent(tmp_path / "hangs", "hang")
+    done = verify(str(good), str(hangs), *SHORT, "--timeout", "1")
+    assert done.returncode == 1
+    assert "2 questions asked: 2 × timeout" in done.stderr
+    assert len((tmp_path / "asked").read_text()) <= 1 + 3
+
+
+def test_a_log_hears_what_goes_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """No terminal: a line now and then, not one each half second."""
+    monkeypatch.setattr(verify_sides, "QUIET_S", 0.3)
+    tick = verify_sides._tick("before", 1, 3)
+    verify_sides.talk("started")
+    begin = time.monotonic()
+    while time.monotonic() < begin + 1.0:
+        tick("2", Live(done=1))
+        time.sleep(0.02)
+    told = capsys.readouterr().err.splitlines()
+    assert told[1] == "before: pass 1/3, 2 users: 1 answer, 0 failed"
+    assert len(told) in (3, 4)
 
 
 def test_what_never_serves_ends_in_time(verify: Run) -> None:

@@ -204,24 +204,21 @@ def _observed(a: Measured, b: Measured, room: Workspace) -> None:
     if a.answered or b.answered:
         return
     room.keep = bool(b.side.program or a.side.program)
-    failed = b.failed or a.failed
+    whys = [f"{m.side.name}: {m.failed.why}" for m in (a, b) if m.failed]
     logged = b.side.name if b.side.program else a.side.name
     raise UnobservableError(
         say("neither side answered a single request", "两侧都没有回答任何请求"),
-        failed.why if failed else a.words or b.words or "; ".join(_facts(b)["errors"]),
+        "; ".join(whys) if whys else a.words or b.words or "; ".join(_facts(b)["errors"]),
         f"dstune doctor --log {os.path.join(room.folder, logged)}.log" if room.keep else "",
     )
 
 
 def _verdicts(a: Measured, b: Measured) -> tuple[Verdict, ...]:
-    """Figure by figure; where one side does not serve at all, that alone."""
+    """Figure by figure; where one side does not serve at all or answers nothing, that alone."""
     if a.failed or b.failed:
-        return tuple(
-            compare(
-                [{"serves": float(not a.failed), "requests": {"failed": 0}}],
-                [{"serves": float(not b.failed), "requests": {"failed": 0}}],
-            )[:1]
-        )
+        name = "answers" if a.silent or b.silent else "serves"
+        sides = ([{name: float(not m.failed), "requests": {"failed": 0}}] for m in (a, b))
+        return tuple(compare(*sides)[:1])
     return tuple(compare(a.outcomes, b.outcomes))
 
 
@@ -256,7 +253,7 @@ def _facts(m: Measured) -> dict[str, Any]:
         "door": server.dialect if server else None, "up_s": m.up_s, "held": m.held, "passes": len(m.outcomes),
         "others_cores": _mean([o["others_cores"] for o in m.outcomes if "others_cores" in o]), "gpu_busy_pct": _mean(busy), "gpu_memory_by": "process" if m.per_process else "card",
         "tokens_counted_by": (m.outcomes[-1].get("tokens_counted_by") if m.outcomes else None) or None,
-        "failed": f"{m.failed.what}: {m.failed.why}" if m.failed else None,
+        "silent": m.silent, "failed": f"{m.failed.what}: {m.failed.why}" if m.failed else None,
         "errors": errors + ([m.words] if m.words and errors else []) + ([m.failed.why, f"→ {m.failed.next}"] if m.failed else []),
     }  # fmt: skip
 

@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -16,7 +17,7 @@ from dstune.lang import say
 from dstune.load.detect import LOOPBACK, Server, detect
 from dstune.load.launch import Program, Running, interpreter
 from dstune.load.run import Live
-from dstune.load.verify import Bench, calls, door, measured, warmed
+from dstune.load.verify import Bench, SilentError, calls, door, measured, warmed
 from dstune.model import Trial
 
 _STARTS = ("app.py", "main.py", "server.py", "launch.sh", "run.sh", "start.sh", "serve.sh")
@@ -49,12 +50,15 @@ class Measured:
     words: str = ""
     """The last words of a program that did not answer everything."""
     failed: UnobservableError | None = None
-    """Why a program did not serve."""
+    """Why a program did not serve, or a side answered nothing."""
+    silent: bool = False
+    """It serves, and answered none of its questions."""
 
     @property
     def answered(self) -> int:
-        """Requests that were answered, over all passes."""
-        return sum(o["requests"]["ok"] for o in self.outcomes)
+        """Requests that were answered, over all passes, and questions."""
+        answered: int = sum(o["requests"]["ok"] for o in self.outcomes)
+        return answered + sum(bool(text) for texts in self.answers for text in texts)
 
 
 def side_of(name: Literal["before", "after"], text: str, python: str) -> Side:
@@ -120,12 +124,20 @@ def talk(line: str) -> None:
 
     if sys.stderr.isatty():
         print("\r\x1b[K", end="", file=sys.stderr)
-    print(printable(redact(line)), file=sys.stderr)
+    print(printable(redact(line)), file=sys.stderr, flush=True)
+    _last[0] = time.monotonic()
+
+
+QUIET_S = 10.0
+"""Seconds after which a log, where no line can be drawn over, gets a line about what goes on."""
+_last = [0.0]
 
 
 def _drawn(line: str) -> None:
     if sys.stderr.isatty():
         print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+    elif line and time.monotonic() - _last[0] >= QUIET_S:
+        talk(line)
 
 
 def measure(side: Side, bench: Bench, folder: str, within_s: float) -> Measured:
@@ -158,14 +170,23 @@ def measure(side: Side, bench: Bench, folder: str, within_s: float) -> Measured:
                 )
                 found = _passes(side, bench, server, running.calls, watched)
                 found.up_s = round(up_s, 2)
-                if any(o["failed_all"] for o in found.outcomes):
-                    words = running.words()
-                    found.words = words if re.match(r"(?:\w+\.)*\w*(?:Error|Exception)\b", words) else ""
+                if found.failed is not None:
+                    words = found.words = _exception(running)
+                    why = f"{found.failed.why}; {words}" if words else found.failed.why
+                    found.failed = UnobservableError(found.failed.what, why, f"dstune doctor --log {running.log}")
+                elif any(o["failed_all"] for o in found.outcomes):
+                    found.words = _exception(running)
                 return found
             finally:
                 watched[0].end()
         finally:
             running.stop(members, alive)
+
+
+def _exception(running: Running) -> str:
+    """The exception that the program wrote last, if that is its last word."""
+    words = running.words()
+    return words if re.match(r"(?:\w+\.)*\w*(?:Error|Exception)\b", words) else ""
 
 
 def _ready(side: Side, running: Running, within_s: float, headers: dict[str, str]) -> Server | UnobservableError:
@@ -222,6 +243,13 @@ def _passes(side: Side, bench: Bench, server: Server, log: str, watched: Watched
             trial, answers = measured(
                 server, bench, number, log, ignores_eos, beside.begin, _tick(side.name, number + 1, bench.repeat)
             )
+        except SilentError as error:
+            talk(f"{side.name}: {error.what}: {error.why}")
+            found.silent, found.failed = (
+                True,
+                UnobservableError(error.what, error.why, f"dstune doctor --endpoint {server.base}"),
+            )
+            return found
         finally:
             seen = beside.end()
         if trial.outcome.get("interrupted"):
@@ -251,7 +279,7 @@ def _tick(name: str, number: int, of: int) -> Callable[[str, Live], None]:
         what = say(f"pass {number}/{of}", f"第 {number}/{of} 轮") if number else say("warm-up", "预热")
         _drawn(
             say(
-                f"{name}: {what}, {clients} user{'s' * (clients != '1')}: {live.done} answers, {live.failed} failed",
+                f"{name}: {what}, {clients} user{'s' * (clients != '1')}: {live.done} answer{'s' * (live.done != 1)}, {live.failed} failed",
                 f"{name}：{what}，{clients} 个用户：{live.done} 个回答，{live.failed} 个失败",
             )
         )

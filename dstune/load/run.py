@@ -53,7 +53,7 @@ class Options:
     api_name: str = ""
     tokenizer: str = ""
     give_up: int = 0
-    """Failures without a single answer, empty answers among them, after which a load ends at once; 0: see `HOPELESS`."""
+    """Failures without a single answer after which a load ends at once; 0: see `HOPELESS`."""
 
 
 KEPT_CHUNKS = 200_000
@@ -282,7 +282,6 @@ async def _main(
         finally:
             del live.running[answer.number]
 
-    understand = _reader(server)
     if options.warmup:
         await closed_loop(ask, min(options.warmup, work.concurrency), options.warmup, 60.0, lambda a: None)
     if work.rate is None:
@@ -294,9 +293,9 @@ async def _main(
     def seen(answer: Answer) -> None:
         answers.add(answer)
         live.done += 1
-        live.failed += bool(answer.error) or answer.status >= 400 or (options.give_up > 0 and not understand(answer).ok)
+        live.failed += bool(answer.error) or answer.status >= 400
         live.busy += answer.status in BUSY
-        if answer.pieces:
+        if answer.pieces and not answer.error and answer.status < 400:
             live.first_bytes.append(answer.pieces[0][0] - answer.due)
 
     if work.rate is None:

@@ -12,10 +12,12 @@ import contextlib
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dstune.errors import UnobservableError
 from dstune.lang import say
 from dstune.load.answers import Reply
 from dstune.load.behaviour import DETECTORS
@@ -85,9 +87,15 @@ def options_of(server: Server, bench: Bench) -> Options:
     )
 
 
+class SilentError(UnobservableError):
+    """A side serves, and answers nothing."""
+
+
 Begin = Callable[[], None]
 SINGLE = 3
 """Requests of one user whose speed is measured."""
+GIVE_UP = 2
+"""Questions that fail before any was answered after which the rest is not asked: each may last until `timeout_s`."""
 READ = 2
 """Passes in which the answers are read: the first, and another that shows whether a side repeats itself."""
 
@@ -119,7 +127,8 @@ def measured(
 
     Questions are answered to their natural end first and read; then speed is measured with answers of one length, as far as the server
     (`ignores_eos`) or the start-up hook sees to it. `log` is the hook's file (recipes/scripts/verify), `begin` is called when the load by several users
-    begins. Ctrl-C ends it: `outcome["interrupted"]`.
+    begins. Ctrl-C ends it: `outcome["interrupted"]`. Raises `SilentError` where none of the questions of the first pass is answered: with
+    answers held to one length, a side that says nothing would seem to talk.
     """
     options = options_of(server, bench)
     asked = bench.questions
@@ -128,7 +137,7 @@ def measured(
     interrupted = False
     found: dict[str, Any] = {}
     if number < READ:
-        replies, part = _phase(server, replace(options, warm=True, requests=len(asked)), asked, 1, tick, log)
+        replies, part = _phase(server, replace(options, warm=True, requests=len(asked), give_up=GIVE_UP), asked, 1, tick, log)
         texts = [bare(r.reasoning + r.text, q) for q, r in zip(asked, replies, strict=False)]
         answers = [t if r.ok else "" for (t, _), r in zip(texts, replies, strict=False)]
         found |= {
@@ -137,6 +146,8 @@ def measured(
             "read": part,
         }
         interrupted = bool(part.get("interrupted"))
+        if not number and not interrupted and not any(answers):
+            raise _silent(replies)
         seen += [r for r in replies if r.error != "empty"]
     if ignores_eos:
         options = _fixed(options)
@@ -157,6 +168,17 @@ def measured(
     if interrupted or any(p.get("interrupted") for p in (alone, pair, load.outcome)):
         found["interrupted"] = True
     return Trial(load.workload, load.settings, whole | found), answers
+
+
+def _silent(replies: Sequence[Reply]) -> SilentError:
+    """What is said of a side that answered none of its questions: how each failed, in the server's words where there are any."""
+    kinds = Counter(r.error for r in replies)
+    words = {r.error: f": {' '.join(r.detail.split())[:120]}" for r in replies if r.detail}
+    return SilentError(
+        say("it serves, but answers nothing", "已开始服务，但没有给出任何回答"),
+        say(f"{len(replies)} questions asked: ", f"问了 {len(replies)} 个问题：")
+        + "; ".join(f"{n} × {k}{words.get(k, '')}" for k, n in kinds.items()),
+    )
 
 
 @contextlib.contextmanager

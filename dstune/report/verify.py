@@ -14,7 +14,7 @@ _VERDICT: dict[Word, tuple[str, str, str]] = {
     "better": ("better", "变好", "add"), "worse": ("worse", "变差", "error"), "noise": ("noise", "噪声", "dim"),
 }  # fmt: skip
 _LABELS = {
-    "serves": ("serves", "能否提供服务"),
+    "serves": ("serves", "能否提供服务"), "answers": ("answers questions", "能否回答问题"),
     "first text, alone": ("alone: first text, ms", "单人：首段文本，ms"), "itl_ms, alone": ("alone: between tokens, ms", "单人：token 间隔，ms"),
     "e2e_ms, alone": ("alone: whole answer, ms", "单人：完整回答，ms"), "tok_s, alone": ("alone: tokens/s", "单人：token/秒"),
     "second's wait": ("second of two waits, ms", "两人中后者等待，ms"), "first text p50": ("first text p50, ms", "首段文本 p50，ms"),
@@ -91,7 +91,7 @@ def _side(facts: dict[str, Any]) -> str:
     if facts["gpu_busy_pct"] is not None:
         parts.append(say(f"GPU busy {facts['gpu_busy_pct']:.0f} %", f"GPU 利用率 {facts['gpu_busy_pct']:.0f} %"))
     if facts["failed"]:
-        parts.append(say("does not serve", "没有开始服务"))
+        parts.append(say("answers nothing", "没有给出任何回答") if facts["silent"] else say("does not serve", "没有开始服务"))
     lines = [f"{name}: " + " · ".join(parts)]
     lines += [f"  ! {e}"[:160] for e in facts["errors"][:4]]
     return "\n".join(lines)

@@ -149,6 +149,11 @@ _WORDS = {
 }  # fmt: skip
 
 
+def worded(key: str) -> str:
+    """A severity, a confidence or a safety in the words that every screen uses."""
+    return say(*_WORDS[key])
+
+
 def finding(f: Finding, number: str) -> str:
     """One root: what, evidence, why, fixes, how to verify."""
     head = f"{number}. {say(*_WORDS[f.severity])} · {f.cause} · {say(*_WORDS[f.confidence])}"

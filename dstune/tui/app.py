@@ -166,6 +166,10 @@ class Monitor(App[int]):
         if message.diagnosis is not None:
             self.state.holders = split.holders(self.evidence())
             self._texts()
+        asked = self.plan is not None or self.screen_name == "plan"
+        if asked and "gpu" in self.knobs.assumed and plan.here(self.state, self.knobs) != self.knobs:
+            self.plan = None  # it was asked for before the first sample named the card
+            self._plan()
         if not self.load.url:
             self.load.url = next(iter(self.urls()), "")
         if self.load.running:
@@ -240,8 +244,8 @@ class Monitor(App[int]):
         if row >= 0 and self._reveal:
             panel.show_row(row)
             self._reveal = False
-        errors = sum(1 for f in self.state.diagnosis.findings if not f.because and f.severity != "info")
-        base.query_one("#tabs", Panel).show([keys.tabs(name, width, self._where(), errors)])
+        causes = sum(not f.because for f in self.state.diagnosis.findings)
+        base.query_one("#tabs", Panel).show([keys.tabs(name, width, self._where(), causes)])
         base.query_one("#status", Panel).show(
             [keys.status(name, width, self.note, hasattr(self.feed, "seek"), bool(self.view.artifacts))]
         )
@@ -270,7 +274,7 @@ class Monitor(App[int]):
         self.draw()
 
     def _plan(self) -> None:
-        if self.plan is None and self.knobs == plan.Knobs():
+        if self.plan is None and "gpu" in self.knobs.assumed:
             self.knobs = plan.here(self.state, self.knobs)
         self.run_worker(doing.compute_plan(self), group="plan", exclusive=True, exit_on_error=False)
 

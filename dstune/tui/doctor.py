@@ -10,7 +10,8 @@ from rich.text import Text
 
 from dstune.lang import pick, say
 from dstune.model import Artifact, Cite, Finding, Fix
-from dstune.tui.draw import MARK, TONE, Lines, click, fit, wrapped
+from dstune.report.text import worded
+from dstune.tui.draw import MARK, TONE, Lines, chopped, click, fit, wrapped
 from dstune.tui.servers import place
 from dstune.tui.state import State
 
@@ -72,12 +73,23 @@ def doctor(state: State, view: View, width: int, plain: bool = False) -> tuple[L
         out.append(_row(f, number == view.chosen, number, f.cause in view.open, width, place(state, f.subject)))
         if f.cause in view.open:
             out += [*_opened(f, view.texts, width), Text()]
+    if found:
+        roots = sum(not f.because for f in found)
+        more = len(found) - roots
+        words = say(
+            f"{roots} cause{'s' * (roots != 1)}" + f", {more} consequence{'s' * (more != 1)} (↳)" * bool(more),
+            f"{roots} 个原因" + f"，{more} 个后果（↳）" * bool(more),
+        )
+        out += [*([] if f.cause in view.open else [Text()]), Text(fit(words, width), "dim", no_wrap=True)]
     undecided = state.diagnosis.unknown
     if undecided:
         out += [
             Text(),
             Text(
-                say(f"{len(undecided)} causes stay open; what would decide them:", f"{len(undecided)} 项未定，需要的信息："),
+                say(
+                    f"{len(undecided)} cause{'s stay' if len(undecided) != 1 else ' stays'} open; what would decide:",
+                    f"{len(undecided)} 项未定，需要的信息：",
+                ),
                 "dim",
             ),
         ]
@@ -98,7 +110,7 @@ def _row(f: Finding, chosen: bool, number: int, opened: bool, width: int, where:
 
 def _opened(f: Finding, texts: Mapping[str, Sequence[str]], width: int) -> Lines:
     out = wrapped(f.message, width - 2, "bold", "  ")
-    words = {"high": say("certain", "确定"), "medium": say("probable", "很可能"), "low": say("possible", "可能")}[f.confidence]
+    words = worded(f.confidence)
     if f.because:
         words += say(f"; explained by {f.because}", f"；源于 {f.because}")
     out.append(Text(f"  ({words})", "dim"))
@@ -173,12 +185,7 @@ def _line(number: int, text: str, here: bool, width: int) -> Lines:
 
 
 def _fix(fix: Fix, width: int) -> Lines:
-    safety = {
-        "live": say("takes effect at once", "立即生效"),
-        "restart": say("needs a restart", "需要重启"),
-        "display": say("by hand", "需手动处理"),
-    }
-    out = wrapped(f"{say('fix', '修复')}: {pick(fix.title)} ({safety[fix.safety]})", width - 2, "bold", "  ")
+    out = wrapped(f"{say('fix: ', '修复：')}{pick(fix.title)} ({worded(fix.safety)})", width - 2, "bold", "  ")
     for key, value in fix.set.items():
         out.append(Text(fit(f"    {flag(key)} {value}", width), "green", no_wrap=True))
     out += [Text(fit(f"    $ {line}", width), "green", no_wrap=True) for line in fix.run.strip().splitlines()]
@@ -204,8 +211,6 @@ def diff(artifacts: Sequence[Artifact], width: int) -> Lines:
         for line in text.splitlines():
             style = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1], "")
             style = "bold" if line.startswith(("+++", "---")) else style
-            out += [
-                Text(part, style, no_wrap=True) for part in (chop_cells(line, max(10, width)) or [""])
-            ]  # a change must not stand beyond the edge
+            out += [Text(part, style, no_wrap=True) for part in chopped(line, width)]  # a change must not stand beyond the edge
         out.append(Text())
     return out

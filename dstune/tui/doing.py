@@ -147,9 +147,20 @@ async def load(app: Monitor) -> None:
     state = app.load
     state.running, state.error, state.done, state.failed, state.elapsed = True, "", 0, 0, 0.0
     state.first_bytes, state.marks, state.gpu = [], [], []
+    state.warming, began = True, now()
     app.draw()
 
+    async def wait() -> None:
+        while state.warming:
+            state.elapsed = now() - began
+            app.draw("load")
+            await asyncio.sleep(0.5)
+
+    waiting = asyncio.create_task(wait())
+
     def tick(live: Live) -> None:
+        if state.warming:
+            state.warming, state.gpu = False, []
         state.done, state.failed, state.first_bytes = live.done, live.failed, live.first_bytes
         state.elapsed = now() - live.started
         state.marks.append((state.elapsed, live.done))
@@ -167,6 +178,7 @@ async def load(app: Monitor) -> None:
             state.url,
             work.concurrency,
         )  # neither two servers nor two loads are one before and after
+        state.other = state.outcome is not None and not same
         state.before, state.outcome = (state.outcome if same else None), found.outcome
         state.ran, state.clients = state.url, work.concurrency
         state.done, state.failed = (
@@ -179,7 +191,8 @@ async def load(app: Monitor) -> None:
     except (DstuneError, OSError) as error:
         state.error = f"{error.what}: {error.why}" if isinstance(error, DstuneError) else str(error)
     finally:
-        state.running = False
+        state.running = state.warming = False
+        waiting.cancel()
         app.draw()
 
 

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from functools import lru_cache
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len, chop_cells, set_cell_size
 from rich.style import Style
 from rich.text import Text
 
@@ -70,6 +70,19 @@ def fit(text: str, width: int) -> str:
     if width <= 0:
         return ""
     return text if cell_len(text) <= width else set_cell_size(text, width - 1).rstrip() + "…"
+
+
+def chopped(text: str, width: int) -> list[str]:
+    """The text in pieces of at most `width` cells (10 at least) that lose nothing; a piece ends after a blank where one is near."""
+    out = []
+    while len(pieces := chop_cells(text, max(10, width)) or [""]) > 1:
+        piece = pieces[0]
+        at = piece.rfind(" ") + 1
+        if at > len(piece) // 2 and text[len(piece)] != " ":
+            piece = piece[:at]
+        out.append(piece)
+        text = text[len(piece) :]
+    return [*out, pieces[0]]
 
 
 def left(text: str, width: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rich.cells import cell_len
 from rich.text import Text
 from textual.binding import Binding
 
@@ -50,11 +51,11 @@ def title(name: str) -> str:
     return say(*words[name])
 
 
-def tabs(name: str, width: int, right: str, errors: int) -> Text:
+def tabs(name: str, width: int, right: str, causes: int) -> Text:
     """The line at the top: the screens, each clickable, and where the samples come from."""
     out = Text(no_wrap=True).append(" dstune ", "bold")
     for i, key in enumerate(SCREENS):
-        count = f"·{errors}" if key == "doctor" and errors else ""
+        count = f"·{causes}" if key == "doctor" and causes else ""
         out.append(f" {i + 1} {title(key)}{count} ", click(f"app.show('{key}')", "reverse" if key == name else ""))
     room = width - out.cell_len - 1
     words = fit(right, room)
@@ -71,14 +72,20 @@ def status(name: str, width: int, note: str, replayed: bool, diff: bool) -> Text
     if diff and name == "doctor":
         keys = say("w write  f or esc back  u undo", "w 写入  f 或 esc 返回  u 撤销")
     out = Text(" ", no_wrap=True)
-    if note:
-        out.append(fit(note, width - 2) + "   ", "bold yellow")
-    if keys:
-        out.append(fit(keys, width - out.cell_len - 1) + "   ")
-    everywhere = (say("space pause  ←→ seek  ", "空格 暂停  ←→ 跳转  ") if replayed else "") + say(
-        "1-5 screens  h help  l 中文  d light  q quit", "1-5 页面  h 帮助  l English  d 明暗  q 退出"
+    seek = say("space pause  ←→ seek  ", "空格 暂停  ←→ 跳转  ") if replayed else ""
+    leave = say("h help  q quit", "h 帮助  q 退出")
+    ways = (
+        seek + say("1-5 screens  h help  l 中文  d light  q quit", "1-5 页面  h 帮助  l English  d 明暗  q 退出"),
+        seek + say("h help  l 中文  q quit", "h 帮助  l English  q 退出"),
+        say("h help  l 中文  q quit", "h 帮助  l English  q 退出"),
     )
-    return out.append(fit(everywhere, width - out.cell_len - 1), "dim")
+    room = width - cell_len(leave) - 6
+    if note:
+        out.append(fit(note, room) + "   ", "bold yellow")
+    if keys and (words := fit(keys, width - out.cell_len - cell_len(leave) - 4)) != "…":
+        out.append(words + "   " if words else "")
+    rest = width - out.cell_len - 1
+    return out.append(next((w for w in ways if cell_len(w) <= rest), fit(leave, rest)), "dim")
 
 
 def help_text() -> str:

@@ -24,6 +24,8 @@ class LoadState:
 
     url: str = ""
     running: bool = False
+    warming: bool = False
+    """The first question is out, and the load has not begun; `elapsed` counts from there."""
     elapsed: float = 0.0
     done: int = 0
     failed: int = 0
@@ -36,6 +38,8 @@ class LoadState:
     ran: str = ""
     clients: int = 0
     """The server and the clients of `outcome`."""
+    other: bool = False
+    """There was a run before, of another server or client count."""
     error: str = ""
 
 
@@ -53,7 +57,7 @@ def load_screen(load: LoadState, state: State, width: int, height: int, plain: b
         .append(say(" stop  ", " 停止  ") if load.running else say(" start  ", " 开始  "))
     )
     head.append(" c/C ", click("app.turn('concurrency',1)", "reverse")).append(
-        say(f" {load.concurrency} clients  ", f" {load.concurrency} 个客户端  ")
+        say(f" {load.concurrency} client{'s' * (load.concurrency != 1)}  ", f" {load.concurrency} 个客户端  ")
     )
     if servers > 1 and not load.running:
         head.append(" e ", click("app.turn('engine',1)", "reverse")).append(say(" server ", " 服务 "))
@@ -66,18 +70,24 @@ def load_screen(load: LoadState, state: State, width: int, height: int, plain: b
     if not load.running and not load.marks and load.outcome is None:
         return out + wrapped(
             say(
-                f"A load of {SECONDS:.0f} s with {load.concurrency} clients: chat requests of 128 tokens each, one after the other. What comes out is compared "
+                f"A load of {SECONDS:.0f} s with {load.concurrency} client{'s' * (load.concurrency != 1)}: chat requests of 128 tokens each, one after the other. What comes out is compared "
                 "with the run before, and goes to the Doctor as evidence. s starts it.",
                 f"{SECONDS:.0f} 秒压测，{load.concurrency} 个客户端依次发送 128 token 的对话请求。结果与上一次对比，并作为证据交给诊断。按 s 开始。",
             ), width, "dim",
         )  # fmt: skip
-    if load.running:
+    if load.running and load.warming:
+        words = say(
+            f"warm-up: one question, no answer for {load.elapsed:.0f} s. The load begins with the answer, or after 60 s.",
+            f"预热：先发一个问题，已等待 {load.elapsed:.0f} 秒。收到回答或等满 60 秒后开始压测。",
+        )
+        out += [*wrapped(words, width, "yellow"), Text()]
+    elif load.running:
         line = Text(no_wrap=True).append_text(bar(load.elapsed / SECONDS, min(30, width // 3), plain, "cyan"))
         line.append(say(f" {load.elapsed:.0f} s  {load.done} answers  ", f" {load.elapsed:.0f} 秒  {load.done} 个回答  "))
         line.append(say(f"{load.failed} failed", f"{load.failed} 个失败"), "bold red" if load.failed else "")
         out += [line, Text()]
     if load.outcome and not load.running:
-        out += [*_figures(load.outcome, load.before, width), Text()]
+        out += [*_ended(load, width), *_figures(load.outcome, load.before, width), Text()]
     if width >= 90 and load.first_bytes:
         half = (width - 3) // 2
         out += beside(_histogram(load.first_bytes, half, plain), _charts(load, state, width - half - 3, plain), half, 3)
@@ -131,6 +141,31 @@ def _histogram(values: Sequence[float], width: int, plain: bool) -> Lines:
     return out
 
 
+def _ended(load: LoadState, width: int) -> Lines:
+    """How the load ended, what failed and why, and why it is not compared with the run before."""
+    from dstune.report.trial import early, failures
+
+    o: dict[str, Any] = load.outcome or {}
+    ok, failed = o["requests"]["ok"], o["requests"]["failed"]
+    words = say(
+        f"ended: {ok} answered, {failed} failed in {o['duration_s']:.1f} s",
+        f"已结束：{o['duration_s']:.1f} 秒内回答 {ok} 个，失败 {failed} 个",
+    )
+    if o.get("interrupted"):
+        words += say("; stopped by s", "；由 s 停止")
+    out = [Text(fit(words, width), "bold red" if failed and not ok else "bold", no_wrap=True)]
+    if why := early(o):
+        out = [Text(fit(why[0].removeprefix("! "), width), "bold red", no_wrap=True)]
+    for line in failures(o) if o.get("errors") else ():
+        out += wrapped(line, width, "red")[:2]
+    if load.before is None and load.other:
+        words = say(
+            "not compared: the run before was of another server or client count", "不作对比：上一次是别的服务或客户端数"
+        )
+        out.append(Text(fit(words, width), "dim", no_wrap=True))
+    return out
+
+
 def _figures(now: dict[str, Any], before: dict[str, Any] | None, width: int) -> Lines:
     from dstune.report.verify import label as named
     from dstune.verify import compare, word
@@ -145,9 +180,13 @@ def _figures(now: dict[str, Any], before: dict[str, Any] | None, width: int) -> 
         if row:
             figures = "  ".join(f"{p} {num(row[p], digits=1)}" for p in ("p50", "p95", "p99"))
             out.append(Text(left(label, 16) + figures + " ms", no_wrap=True))
-    words = f"{now['output_tok_s']:.1f} tok/s   {now['request_s']:.2f} {say('requests/s', '请求/秒')}   {now['requests']['failed']} {say('failed', '失败')}"
+    if not now["requests"]["ok"]:
+        return out
+    words = f"{now['output_tok_s']:.1f} {say('tok/s', 'token/秒')}   {now['request_s']:.2f} {say('requests/s', '请求/秒')}   {now['requests']['failed']} {say('failed', '失败')}"
     out.append(Text(fit(words, width), "bold", no_wrap=True))
-    if before:
+    if before and not before["requests"]["ok"]:
+        out.append(Text(say("not compared: the run before had no answer", "不作对比：上一次没有得到任何回答"), "dim"))
+    elif before:
         tone = {"better": "green", "worse": "red", "noise": "dim"}
         said = {"better": say("better", "变好"), "worse": say("worse", "变差"), "noise": say("within noise", "噪声范围内")}
         out.append(Text(say("compared with the run before:", "与上一次对比："), "dim"))

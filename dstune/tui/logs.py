@@ -38,7 +38,7 @@ class LogState:
             came.pop()
         for line in came:
             self.number += 1
-            self.lines.append((self.number, shown(line)))
+            self.lines.append((self.number, _indented(line)))
         if self.back:
             self.back = min(self.back + len(came), len(self.lines))  # what is being read stays where it is
         hits, facts = scanner("log").scan([(first, text)], "log", self.source)
@@ -75,6 +75,13 @@ class LogState:
         else:
             self.chosen = next((n for n in reversed(found) if n < (self.chosen or 1 << 60)), found[-1])
         self.back = min(max(0, self.number - self.chosen - height // 2), max(0, len(self.lines) - height))
+
+
+def _indented(line: str) -> str:
+    """A line as it may be shown, at its place: a traceback is read by its indent."""
+    words = shown(line)
+    blank = line[: len(line) - len(line.lstrip())].expandtabs(4)
+    return " " * min(40, len(blank)) + words if words else ""
 
 
 def _alone(hit: Hit) -> bool:

@@ -17,7 +17,7 @@ from dstune.tui.state import State
 R1 = "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"
 CARDS = (
     "rtx-3060-12gb", "rtx-3090", "rtx-4060-ti-8gb", "rtx-4060-ti-16gb", "rtx-4070", "rtx-4090", "rtx-5090", "t4", "l4", "a10", "v100-pcie-16gb",
-    "a100-sxm4-80gb", "h100-sxm", "h200", "gb10",
+    "a100-sxm4-80gb", "h100-sxm", "h200-sxm", "gb10-dgx-spark",
 )  # fmt: skip
 CONTEXTS = (1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 CONCURRENCY = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -39,6 +39,8 @@ class Knobs:
     engine: str = "auto"
     goal: str = "latency"
     model: str = R1
+    assumed: frozenset[str] = frozenset(("gpu", "model"))
+    """Which of `gpu` and `model` nobody chose and nothing here showed."""
 
     def turned(self, key: str, step: int) -> Knobs:
         """The knobs after one step of one of them."""
@@ -48,7 +50,7 @@ class Knobs:
         }  # fmt: skip
         values = list(scale[key])
         at = values.index(getattr(self, key)) if getattr(self, key) in values else 0
-        return replace(self, **{key: values[(at + step) % len(values)]})  # type: ignore[arg-type]
+        return replace(self, **{key: values[(at + step) % len(values)], "assumed": self.assumed - {key}})  # type: ignore[arg-type]
 
 
 def cards(current: str) -> list[str]:
@@ -68,12 +70,17 @@ def here(state: State, knobs: Knobs) -> Knobs:
     with contextlib.suppress(DstuneError):
         if name:
             same = sum(state.value(s, "name") == name for s in state.subjects("gpu"))
-            knobs = replace(knobs, gpu=gpus.find(str(name), total).id, gpus=max(n for n in (1, 2, 4, 8) if n <= max(1, same)))
+            knobs = replace(
+                knobs,
+                gpu=gpus.find(str(name), total).id,
+                gpus=max(n for n in (1, 2, 4, 8) if n <= max(1, same)),
+                assumed=knobs.assumed - {"gpu"},
+            )
     served = state.first("server", "models")
     for model in [state.first("server", "model_root"), *(served if isinstance(served, list) else [])]:
         with contextlib.suppress(DstuneError):
             if model:
-                return replace(knobs, model=models.get(str(model)).id)
+                return replace(knobs, model=models.get(str(model)).id, assumed=knobs.assumed - {"model"})
     return knobs
 
 
@@ -112,7 +119,17 @@ def plan_screen(knobs: Knobs, plan: Plan | str | None, width: int, plain: bool =
         items.append(
             Text().append(f" {key} ", click(action, "reverse")).append(f" {label} ").append(value, click(action, "bold"))
         )
-    out = [*flow(items, width, 2), Text(fit(knobs.model, width), "dim", no_wrap=True), Text()]
+    model = knobs.model + say(" (assumed: no server here names one)", "（假定：这里没有服务给出模型）") * (
+        "model" in knobs.assumed
+    )
+    out = [*flow(items, width, 2), Text(fit(model, width), "dim", no_wrap=True)]
+    if "gpu" in knobs.assumed:
+        words = say(
+            f"no known card is seen here: {knobs.gpu} is assumed; g takes another",
+            f"这里没有已知的显卡：假定为 {knobs.gpu}，按 g 更换",
+        )
+        out.append(Text(fit(words, width), "yellow", no_wrap=True))
+    out.append(Text())
     if plan is None:
         return [*out, Text(say("computing…", "计算中…"), "dim")]
     if isinstance(plan, str):
@@ -121,13 +138,17 @@ def plan_screen(knobs: Knobs, plan: Plan | str | None, width: int, plain: bool =
     out += [Text(), Text(f"{plan.engine} {plan.engine_version}".strip(), "bold")]
     for key, p in plan.predictions.items():
         name, unit = metric_name(key)
-        figures = f"{p.value:>12,.1f} {left(unit, 7)} ({p.low:,.1f} … {p.high:,.1f})"
+        figures = f"{_figure(p.value):>12} {left(unit, 7)} ({_figure(p.low)} … {_figure(p.high)})"
         out.append(Text(fit(left(f"  {name}", 28) + figures, width), no_wrap=True))
     out += [Text(), *(line for part in plan.launch.splitlines() for line in wrapped(part, width, "green"))]
     out.append(Text().append(" w ", click("app.write", "reverse")).append(say(" write it as launch.sh", " 写入 launch.sh")))
     for note in plan.rejected[:3]:
         out += wrapped(f"{note.option}: {pick(note.why)}", width, "dim")[:2]
     return out
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:,.1f}" if value >= 10 else f"{value:,.3g}"
 
 
 def _word(value: str) -> str:

@@ -111,6 +111,16 @@ def test_the_engine_is_the_one_that_holds_the_most_unless_vllm_is_close() -> Non
     assert plan.engine == "llama.cpp", "vLLM's fp8 has room for 8 at once here"
 
 
+def test_a_lossier_format_is_taken_where_the_least_lossy_one_would_stand_idle() -> None:
+    """16 bit leaves a T4 room for one sequence: 900 replicas that wait for nobody to come. INT4 holds the rate on a few."""
+    plan = on_3060(card="t4")
+    assert plan.pareto[0].quality_loss_pct > 0
+    assert plan.capacity.replicas < 20
+    alone = on_3060(card="t4", engine="transformers").capacity
+    assert "stands idle to keep the limits: with 1 at once" in " ".join(capacity_text(alone, 1).split())
+    assert "stands idle" not in capacity_text(plan.capacity, 1)
+
+
 @pytest.mark.parametrize("rate", [True, False])
 @pytest.mark.parametrize("card", ["3060", "4090"])
 def test_the_alternatives_are_compared_at_one_number_at_once(card: str, rate: bool) -> None:

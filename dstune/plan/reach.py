@@ -23,8 +23,9 @@ APART = 1e-5
 SPARES = (1.25, 1.5, 2.0, 3.0, 4.0)
 """What a way out may leave over what one request alone takes: room for others beside it. The least that is useful is named."""
 
-USEFUL = 0.25
-"""Part of its throughput that a replica must reach within the limits, or the way is not named."""
+USEFUL, USEFUL_ALONE = 0.25, 0.03
+"""Part of its throughput that a replica must reach within the limits, or the way is not named; of one that serves one request at a time, where
+whoever finds it busy waits."""
 
 
 def alone_at(load: Load) -> Figures:
@@ -36,6 +37,11 @@ def least(load: Load) -> float:
     """Share within the limits below which `KEPT` is not told from chance: two standard deviations of the judged draws above it."""
     judged = (EDGES[1] - EDGES[0]) * len(load.prompt)
     return min(1.0, KEPT + 2 * sqrt(KEPT * (1 - KEPT) / judged))
+
+
+def useful(load: Load) -> float:
+    """Requests/s below which a replica stands idle to keep the limits."""
+    return (USEFUL if load.limits.seqs > 1 else USEFUL_ALONE) * simulate_load.saturated(load)
 
 
 def ways_out(best: Candidate, wish: Wish, lengths: Lengths, load: Load, alone: Figures) -> tuple[Text, ...]:
@@ -136,7 +142,7 @@ def _size(card: Gpu) -> tuple[float, float]:
 
 def _holds(load: Load) -> str:
     """Requests/s in three digits, or "" where the limits stay at the edge or leave a replica idle (`USEFUL`)."""
-    if alone_at(load).kept < least(load) or load.figures(USEFUL * simulate_load.saturated(load)).kept < KEPT:
+    if alone_at(load).kept < least(load) or load.figures(useful(load)).kept < KEPT:
         return ""
     return f"{simulate_load.knee(load, exact=0.03):.3g}"
 

@@ -11,7 +11,7 @@ from dstune.model import Capacity, Plan, Prediction, Text
 from dstune.plan import simulate_load
 from dstune.plan.estimate import band
 from dstune.plan.level import SLOTS, levelled
-from dstune.plan.reach import alone_at, least, ways_out
+from dstune.plan.reach import USEFUL, alone_at, least, ways_out
 from dstune.plan.search import CLOSE, DEFAULT_CONTEXT, PREFERENCE, Candidate, Wish, candidates, choose, planned, recommend
 from dstune.plan.simulate_load import KEPT, Figures, Lengths, Load, Objective
 from dstune.plan.simulate_steps import limits, step_cost
@@ -46,7 +46,7 @@ class Held:
 
 def sized(wish: Wish, demand: Demand) -> Plan:
     """The plan for a wish with its capacity. The number of sequences at once is the largest that the memory allows: it never lowers
-    what a replica holds. A lossier number format is taken only where no rate at all is within the limits.
+    what a replica holds. A lossier number format is taken only where this one stands idle to keep the limits, or cannot.
 
     Raises `DstuneError` when nothing fits or a request is longer than the cache.
     """
@@ -59,10 +59,10 @@ def sized(wish: Wish, demand: Demand) -> Plan:
     held: Held | None = None
     for tier in sorted({c.tier for c in found}):
         this = _best(replace(shaped, tiers=(tier,)), [c for c in found if c.tier == tier], demand, objective)
-        if held is None or (this.holds and not held.holds):
+        if held is None or this.holds * CLOSE > held.holds:
             held = this
-        if held.holds:
-            break
+        if held.holds and held.holds >= USEFUL * simulate_load.saturated(held.load):
+            break  # a lossier format would only hold more; this one does not stand idle to keep the limits
     if held is None:
         return recommend(shaped)  # says why nothing fits
     best = held.best

@@ -18,6 +18,9 @@ _COLUMNS = (
     ("itl_p50_ms", ("ITL p50", "ITL p50")), ("itl_p95_ms", ("p95 ms", "p95 ms")), ("running", ("at once", "并发")), ("utilisation", ("used", "利用率")),
 )  # fmt: skip
 
+IDLE = 0.25
+"""Part of its throughput below which a replica at its knee is said to stand idle."""
+
 
 def capacity_json(c: Capacity) -> dict[str, Any]:
     """The `capacity` object: what one replica holds with its band, replicas for the rate, figures of loads."""
@@ -89,6 +92,16 @@ def capacity_text(c: Capacity, gpus: int) -> str:
                 "  ",
             )
         )
+        if any(row["rate"] == c.holds.value and row["utilisation"] < IDLE for row in c.loads):
+            lines.append(
+                wrap(
+                    say(
+                        f"Most of a replica stands idle to keep the limits: with {c.at_once} at once, a request that finds it busy is too late.",
+                        f"为守住时延，副本大部分时间只能空闲：并发上限 {c.at_once}，请求到达时若正忙就会超时。",
+                    ),
+                    "  ",
+                )
+            )
     else:
         lines.append(_enough())
     if c.loads:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 
 from dstune.model import Evidence, Fact, Value, family_of
@@ -73,6 +74,46 @@ def _wheel_cuda(evidence: Evidence) -> Iterator[Fact]:
         yield Fact(pin.subject, "torch_cuda", row["wheel_cuda"], pin.source, pin.line, pin.text)
 
 
+def _engine_limits(evidence: Evidence) -> Iterator[Fact]:
+    """Settings of a vLLM that its own file shows to be too large: the length for the named model, the cards for those it is given."""
+    from dstune.catalog import models
+    from dstune.errors import DstuneError
+
+    told = any(h.cause == "vllm-max-len-over-model" for h in evidence.hits)  # the engine's own words come first
+    for subject in evidence.subjects("vllm"):
+        own = [f for f in evidence.facts if f.subject == subject and f.line is not None]
+        for length in (f for f in own if f.name == "max_model_len" and not told):
+            model = next((f for f in own if f.name == "model" and f.source == length.source), None)
+            if any(f.name in ("hf_overrides", "rope_scaling", "rope_theta") for f in own) or model is None:
+                continue
+            try:
+                spec = models.find(str(model.value))
+            except DstuneError:
+                continue
+            if isinstance(length.value, int | float) and length.value > spec.context > 0:
+                yield Fact(subject, "model_context", spec.context, length.source, length.line, length.text)
+            break
+        for size in (f for f in own if f.name == "tensor_parallel_size"):
+            docker = "docker" + subject.removeprefix("vllm")
+            given = [
+                f for f in evidence.facts if f.source == size.source
+                and ((f.subject == docker and f.name == "gpu_count") or (f.subject == "env" and f.name == "cuda_visible_devices"))
+            ]  # fmt: skip
+            known = [(n, f) for f in given if (n := _number_of_cards(f.value)) is not None]
+            least = min(known, key=lambda item: item[0], default=None)
+            if least and isinstance(size.value, int | float) and size.value > least[0]:
+                yield Fact(subject, "cards_given", least[0], size.source, least[1].line, least[1].text)
+            break
+
+
+def _number_of_cards(value: Value) -> int | None:
+    """Cards that a count or a CUDA_VISIBLE_DEVICES names."""
+    if isinstance(value, int | float):
+        return int(value)
+    names = [v for v in str(value).strip("'\" ").split(",") if v.strip()]
+    return len(names) if names and all(re.fullmatch(r"\s*(?:\d+|GPU-[\w-]+)\s*", v) for v in names) else None
+
+
 SAME = {
     "vllm": ("model", "max_model_len", "tensor_parallel_size"),
     "sglang": ("model_path", "context_length", "tp_size"),
@@ -112,4 +153,4 @@ def _comparable(value: Value) -> Value:
     return name.replace("___", ".").lower() or None
 
 
-DERIVED: tuple[Callable[[Evidence], Iterator[Fact]], ...] = (_card, _headroom, _others, _capacity, _wheel_cuda)
+DERIVED: tuple[Callable[[Evidence], Iterator[Fact]], ...] = (_card, _headroom, _others, _capacity, _wheel_cuda, _engine_limits)

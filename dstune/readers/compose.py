@@ -17,6 +17,8 @@ from dstune.readers.launch import Launch, launches, recognise
 from dstune.readers.shell import Word, commands
 
 _KEYS = {t.spec["yaml"]: n.partition(".")[2] for n, t in terms().items() if n.startswith("docker.") and t.spec.get("yaml")}
+_STANDS = {"repeats_entrypoint": "command", "gpu_count": "deploy", "published_port": "ports", "listens_port": "command"}
+"""Key of a service under which a derived fact stands."""
 _LISTS = ("publish", "volumes", "devices")
 
 
@@ -122,7 +124,7 @@ def _service(name: str, service: Any, services: Any, source: str, lines: list[st
         settings["memory_mib"] = docker_size(str(limits["memory"]))
         where["memory_mib"] = line_of(service, "deploy")
     launch = launch_of(service, lines)
-    it = Container(settings, env, launch, reserved(deploy))
+    it = Container(settings, env, launch, reserved(deploy), _reserved_cards(deploy))
     if _extended(service):
         it.gpu_request = it.gpu_request or request(it)
     for own, value in settings.items():
@@ -133,7 +135,7 @@ def _service(name: str, service: Any, services: Any, source: str, lines: list[st
     for own, value in derived(it):
         if own in ("gpu_requested", "gpu_request") and not it.gpu_request and _extended(service):
             continue
-        at = line_of(service, "command") if own == "repeats_entrypoint" else line
+        at = line_of(service, _STANDS[own]) if own in _STANDS else line
         yield from derived_facts(subject, own, value, source, at or line, lines)
     if problem := _wrong_reservation(deploy):
         line = line_of(service, "deploy") or start
@@ -215,6 +217,20 @@ def reserved(deploy: Any) -> str:
         else None
     )
     return "generic resources" if generic else ""
+
+
+def _reserved_cards(deploy: Any) -> int | None:
+    """Cards that the reservation names, by number or by id; None for all of them or where there is none."""
+    cards = 0
+    for device in _devices(deploy):
+        ids, count = device.get("device_ids"), device.get("count")
+        if isinstance(ids, list) and ids:
+            cards += len(ids)
+        elif str(count).isdecimal():
+            cards += int(str(count))
+        else:
+            return None
+    return cards or None
 
 
 def _wrong_reservation(deploy: Any) -> str:

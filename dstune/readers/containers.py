@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from dstune.catalog.vocabulary import terms
 from dstune.model import Value
 from dstune.readers import image as images
 from dstune.readers.given import given
@@ -25,6 +26,8 @@ class Container:
     launch: Launch | None = None
     gpu_request: str = ""
     """How GPUs are asked for besides the settings (`deploy`, `cdi`, `limits`), "" = not."""
+    gpu_count: int | None = None
+    """Cards that a reservation of compose names; None = all, or not said."""
 
 
 def derived(it: Container) -> Iterator[tuple[str, Value]]:
@@ -38,6 +41,8 @@ def derived(it: Container) -> Iterator[tuple[str, Value]]:
     wants = _wants(gpu, engine, it)
     yield "gpu_request", asked or "none"
     yield "gpu_requested", bool(asked)
+    if (cards := _cards(it)) is not None:
+        yield "gpu_count", cards
     if wants is not None:
         yield "needs_gpu", wants
     if engine:
@@ -84,6 +89,19 @@ def request(it: Container) -> str:
         return "privileged"
     visible = env.get("NVIDIA_VISIBLE_DEVICES", "")
     return "environment" if visible and visible not in ("void", "none") else ""
+
+
+def _cards(it: Container) -> int | None:
+    """How many cards the container is given; None where all of them, or where it is not said."""
+    found = [it.gpu_count] if it.gpu_count is not None else []
+    asked = str(it.settings.get("gpus") or "").strip("'\" ")
+    if re.fullmatch(r"\d+", asked):
+        found.append(int(asked))
+    elif named := re.search(r"device=([\w,:.-]+)", asked):
+        found.append(len([d for d in named[1].split(",") if d]))
+    if re.fullmatch(r"\d+(?:,\d+)*", visible := it.env.get("NVIDIA_VISIBLE_DEVICES", "").replace(" ", "")):
+        found.append(len(visible.split(",")))
+    return min(found, default=None)
 
 
 def _wants(gpu: str, engine: str, it: Container) -> bool | None:
@@ -192,6 +210,28 @@ def _addresses(it: Container, engine: str) -> Iterator[tuple[str, Value]]:
                 break
     published = it.settings.get("publish")
     yield "publishes", bool(published) or network == "host"
+    if engine in ("vllm", "sglang") and network != "host" and (wrong := _unheard(it, engine)):
+        yield "published_port", wrong[0]
+        yield "listens_port", wrong[1]
+
+
+def _unheard(it: Container, engine: str) -> tuple[int, int] | None:
+    """(port of the container that is published, port that the engine listens on) where no mapping leads to the engine."""
+    items = it.settings.get("publish")
+    targets = []
+    for item in items if isinstance(items, list) else [items] if items else []:
+        found = re.fullmatch(r"(?:.*:)?(\d+)(?:/tcp)?", str(item).strip("'\" "))
+        if found is None:
+            return None  # a range, a variable, UDP
+        targets.append(int(found[1]))
+    port: Value = terms()[f"{engine}.port"].spec.get("default")
+    words = it.launch.args if it.launch else []
+    if any("$" in w.text for w in words):
+        return None
+    port = next((g.value for g in given(engine, words) if g.term.name == f"{engine}.port"), port)
+    if not targets or not isinstance(port, int | float) or int(port) in targets:
+        return None
+    return targets[0], int(port)
 
 
 def accumulate(settings: dict[str, Value], name: str, value: Value) -> None:

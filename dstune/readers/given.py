@@ -172,6 +172,12 @@ def _checked(launch: Launch, fact: Any) -> Iterator[Fact]:
             yield fact("vllm", "unknown_flag_close", problem.instead, word)
         elif problem.fault in ("value", "choice", "no value"):
             yield fact("vllm", "wrong_value", f"{problem.flag} ({problem.detail})" if problem.detail else problem.flag, word)
+    for setting in given("vllm", launch.args):
+        share = setting.value
+        if setting.term.name == "vllm.gpu_memory_utilization" and isinstance(share, int | float) and not 0 < share <= 1:
+            yield fact(
+                "vllm", "wrong_value", f"{setting.flag.text.partition('=')[0]} ({share:g}; 0 < share <= 1)", setting.flag
+            )
     for word in launch.args:
         if word.text.startswith("--"):
             name = flags.spelled(word.text)[0].lstrip("-").removeprefix("no-")

@@ -18,6 +18,7 @@ import pytest
 from dstune.errors import DstuneError, UnobservableError
 from dstune.load.answers import Reply, events
 from dstune.load.detect import detect
+from dstune.load.local import run as run_local
 from dstune.load.run import Options, _Seen, sweep, trial
 from dstune.load.stats import outcome, percentile, spread
 from dstune.load.workload import Bodies, poisson, prompts
@@ -280,6 +281,54 @@ def test_a_long_load_does_not_keep_every_chunk(mock: str, monkeypatch: pytest.Mo
     assert figures["output_tokens"] == 24 * 12
     assert max(held) <= 40 < 24 * 12
     assert len({r.due for r in replies}) == 24
+
+
+LOADED = {
+    "event": "loaded",
+    "transformers": "5.0",
+    "device": "cpu",
+    "torch": "2.9",
+    "dtype": "float32",
+    "parameters": 1,
+    "attention": "sdpa",
+    "load_s": 1.0,
+}
+PASS = {"event": "run", "batch": 1, "number": 0, "ttft_s": 0.5, "steps": [0.1] * 9, "memory": {"rss": 1}}
+
+
+def stand_in(folder: Path, *events: dict[str, Any], then: str = "") -> str:
+    """A program in the place of Python that says what the child would."""
+    (folder / "config.json").write_text("{}")
+    (folder / "said").write_text("".join(json.dumps(e) + "\n" for e in events))
+    program = folder / "python"
+    program.write_text(f"#!/bin/sh\ncat {folder}/said\n{then}\n")
+    program.chmod(0o755)
+    return str(program)
+
+
+def test_local_leaves_out_what_there_was_no_time_for(tmp_path: Path) -> None:
+    python = stand_in(tmp_path, LOADED, PASS, {"event": "done", "left_out": [8, 32]})
+    (only,) = run_local(str(tmp_path), python)
+    assert (only.workload.concurrency, only.outcome["output_tokens"], only.outcome["requests"]["ok"]) == (1, 10, 1)
+
+
+def test_local_gives_what_it_has_when_it_is_interrupted(tmp_path: Path) -> None:
+    python = stand_in(tmp_path, LOADED, PASS, then="exec sleep 60")
+    command = [sys.executable, "-m", "dstune", "bench", "--local", str(tmp_path), "--python", python, "--json"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True
+    ) as process:
+        end = time.monotonic() + 30
+        while (
+            b"sleep" not in subprocess.run(["ps", "-o", "args=", "-g", str(process.pid)], capture_output=True).stdout
+            and time.monotonic() < end
+        ):
+            time.sleep(0.1)
+        time.sleep(0.5)  # the line is read
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    assert process.returncode == 0, err
+    assert json.loads(out)["trial"]["interrupted"] is True
 
 
 def test_ctrl_c_gives_the_report_so_far(mock: str) -> None:

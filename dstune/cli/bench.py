@@ -289,7 +289,11 @@ def _local(folder: str, o: dict[str, Any]) -> Report:
             )
             print(f"{event['event']}: {what}", file=sys.stderr)
 
-    trials = run(folder, o["python"] or "", tokens=o["max_tokens"], random=o["random_weights"], seen=seen)
+    asked = click.get_current_context().get_parameter_source("concurrency") is not click.core.ParameterSource.DEFAULT
+    trials = run(
+        folder, o["python"] or "", (o["concurrency"],) if asked else (1, 8, 32), tokens=o["max_tokens"], random=o["random_weights"],
+        seconds=seconds(o["duration"]) if o["duration"] else 30.0, seen=seen,
+    )  # fmt: skip
     return replace(empty("bench"), trials=tuple(trials))
 
 

@@ -19,11 +19,12 @@ from dstune.model import Trial, Workload
 
 def run(
     folder: str, python: str = "", batches: Sequence[int] = (1, 8, 32), prompt: int = 256, tokens: int = 64, dtype: str = "auto", device: str = "auto",
-    random: bool = False, timeout_s: float = 900, seen: Callable[[dict[str, Any]], None] = lambda event: None,
+    random: bool = False, timeout_s: float = 900, seconds: float = 30, seen: Callable[[dict[str, Any]], None] = lambda event: None,
 ) -> list[Trial]:  # fmt: skip
     """One trial per batch size. `random` takes the shape of config.json with random weights: speed and memory without a download.
 
-    `seen` gets every event of the child as it comes (progress). Raises `UnobservableError` with the child's last words.
+    Batch sizes that `seconds` (after loading) do not suffice for are left out, the first one never; Ctrl-C gives the trials so far
+    (`outcome["interrupted"]`). `seen` gets every event of the child as it comes (progress). Raises `UnobservableError` with the child's last words.
     """
     if not os.path.isfile(os.path.join(folder, "config.json")):
         raise UnobservableError(
@@ -39,10 +40,18 @@ def run(
         "device": device,
         "passes": 2,
         "random": random,
+        "seconds": seconds,
     }
-    found = list(
-        _events([python or sys.executable, str(root() / "scripts" / "local_load.py"), folder, json.dumps(ask)], timeout_s, seen)
-    )
+    command = [python or sys.executable, str(root() / "scripts" / "local_load.py"), folder, json.dumps(ask)]
+    found: list[dict[str, Any]] = []
+    interrupted = False
+    try:
+        for event in _events(command, timeout_s, seen):
+            found.append(event)
+    except KeyboardInterrupt:
+        if not any(e["event"] == "run" for e in found):
+            raise
+        interrupted = True
     loaded = next((e for e in found if e["event"] == "loaded"), None)
     if loaded is None:
         raise UnobservableError(
@@ -50,11 +59,18 @@ def run(
             say("see above", "见上"),
             "dstune doctor --log FILE",
         )
-    return [_trial(folder, loaded, batch, found, prompt, tokens) for batch in batches]
+    told = [b for b in batches if any(e["event"] in ("run", "error") and e["batch"] == b for e in found)]
+    trials = [_trial(folder, loaded, batch, found, prompt, tokens) for batch in told]
+    if interrupted:
+        trials[-1].outcome["interrupted"] = True
+    return trials
 
 
 def _events(command: list[str], timeout_s: float, seen: Callable[[dict[str, Any]], None]) -> Iterator[dict[str, Any]]:
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
+    environment.setdefault(
+        "OMP_WAIT_POLICY", "PASSIVE"
+    )  # else torch's threads on a CPU spin, which slows a shared machine tenfold
     import threading
 
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as child:
@@ -101,7 +117,7 @@ def _trial(folder: str, loaded: dict[str, Any], batch: int, found: Sequence[dict
     busy = sum(steps)
     outcome: dict[str, Any] = {
         "requests": {"ok": batch if last else 0, "failed": 0 if last else batch},
-        "output_tokens": batch * tokens if last else 0,
+        "output_tokens": batch * (len(steps) + 1) if last else 0,
         "prompt_tokens": batch * prompt,
         "tokens_counted_by": "steps",
         "ttft_ms": spread([last["ttft_s"]]) if last else None,

@@ -1,10 +1,10 @@
 """Runs in the model's own Python: loads a directory with transformers and measures the bare model. JSON lines on stdout.
 
-    python local_load.py DIR '{"batches": [1, 8], "prompt": 256, "tokens": 64, "dtype": "auto", "device": "auto", "passes": 2}'
+    python local_load.py DIR '{"batches": [1, 8], "prompt": 256, "tokens": 64, "dtype": "auto", "device": "auto", "passes": 2, "seconds": 30}'
 
 Each line is {"event": …}: loaded, run (one batch and pass: prefill and step times in seconds, memory in bytes), error, done. Prompts are
 random tokens and the end token is suppressed: speed and memory only. Two passes over the same lengths, since the first pays for what
-libraries plan once per shape.
+libraries plan once per shape. After `seconds` no pass begins any more, and one that runs ends once it has eight steps.
 """
 
 import json
@@ -24,6 +24,7 @@ def main():
     import torch
     import transformers
     from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import StoppingCriteria, StoppingCriteriaList
     from transformers.generation.streamers import BaseStreamer
 
     transformers.utils.logging.set_verbosity_error()
@@ -75,9 +76,23 @@ def main():
         def end(self):
             """Nothing follows."""
 
+    class Over(StoppingCriteria):
+        """True when the time is up and enough steps are there."""
+
+        def __init__(self, clock):
+            self.clock = clock
+
+        def __call__(self, input_ids, scores, **_):
+            done = time.perf_counter() > end and len(self.clock.stamps) > 9
+            return torch.full((input_ids.shape[0],), done, dtype=torch.bool, device=input_ids.device)
+
+    end = time.perf_counter() + ask["seconds"]
     vocabulary = model.config.get_text_config().vocab_size
     for batch in ask["batches"]:
         for number in range(ask["passes"]):
+            if time.perf_counter() > end and (batch, number) != (ask["batches"][0], 0):
+                say("done", left_out=[b for b in ask["batches"] if b > batch or (b == batch and number == 0)])
+                return
             torch.manual_seed(batch)
             ids = torch.randint(10, vocabulary - 10, (batch, ask["prompt"]), device=device)
             if cuda:
@@ -88,7 +103,7 @@ def main():
                 with torch.inference_mode():
                     model.generate(
                         ids, attention_mask=torch.ones_like(ids), max_new_tokens=ask["tokens"], min_new_tokens=ask["tokens"], do_sample=False, streamer=clock,
-                        pad_token_id=0, temperature=None, top_p=None, top_k=None,
+                        stopping_criteria=StoppingCriteriaList([Over(clock)]), pad_token_id=0, temperature=None, top_p=None, top_k=None,
                     )  # fmt: skip
             except torch.OutOfMemoryError as error:
                 say("error", batch=batch, kind="oom", text=str(error)[:400])
@@ -98,7 +113,7 @@ def main():
             stamps = clock.stamps[1:]
             steps = [b - a for a, b in zip(stamps, stamps[1:])]
             say("run", batch=batch, number=number, ttft_s=stamps[0] - start, steps=steps, memory=memory())
-    say("done")
+    say("done", left_out=[])
 
 
 if __name__ == "__main__":

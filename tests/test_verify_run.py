@@ -17,6 +17,7 @@ from dstune.cli import verify_sides
 from dstune.cli.verify_sides import side_of
 from dstune.errors import DstuneError
 from dstune.load import launch
+from dstune.load.client import now
 from dstune.load.launch import Program, Running, interpreter, with_port
 from dstune.load.run import Live
 from dstune.load.verify import bare, calls, counted, faulty
@@ -168,10 +169,10 @@ def test_a_log_hears_what_goes_on(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     verify_sides.talk("started")
     begin = time.monotonic()
     while time.monotonic() < begin + 1.0:
-        tick("2", Live(done=1))
+        tick("2", Live(now() - 7.0, done=1))
         time.sleep(0.02)
     told = capsys.readouterr().err.splitlines()
-    assert told[1] == "before: pass 1/3, 2 users: 1 answer, 0 failed"
+    assert told[1] == "before: pass 1/3, 2 users: 1 answer, 0 failed, 7 s"
     assert len(told) in (3, 4)
 
 

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from dstune.errors import DstuneError, UnobservableError, unwinding
 from dstune.lang import say
+from dstune.load.client import now
 from dstune.load.detect import LOOPBACK, Server, detect
 from dstune.load.launch import Program, Running, interpreter
 from dstune.load.run import Live
@@ -276,11 +277,12 @@ def _passes(side: Side, bench: Bench, server: Server, log: str, watched: Watched
 
 def _tick(name: str, number: int, of: int) -> Callable[[str, Live], None]:
     def tick(clients: str, live: Live) -> None:
+        spent = now() - live.started
         what = say(f"pass {number}/{of}", f"第 {number}/{of} 轮") if number else say("warm-up", "预热")
         _drawn(
             say(
-                f"{name}: {what}, {clients} user{'s' * (clients != '1')}: {live.done} answer{'s' * (live.done != 1)}, {live.failed} failed",
-                f"{name}：{what}，{clients} 个用户：{live.done} 个回答，{live.failed} 个失败",
+                f"{name}: {what}, {clients} user{'s' * (clients != '1')}: {live.done} answer{'s' * (live.done != 1)}, {live.failed} failed, {spent:.0f} s",
+                f"{name}：{what}，{clients} 个用户：{live.done} 个回答，{live.failed} 个失败，{spent:.0f} 秒",
             )
         )
 

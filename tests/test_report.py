@@ -127,3 +127,27 @@ def test_startup_lines_are_read_out(run_dstune, tmp_path: Path) -> None:  # type
     assert done.returncode == 0, done.stdout
     for word in ("0.6.6", "float16", "27,392", "107", "4,096"):
         assert word in done.stdout
+
+
+def test_formulas_and_parts_are_said_in_chinese_too() -> None:
+    from dstune.plan.words import part_name, stated, worked
+
+    lang.use("en")
+    assert worked("2 B x 512 tokens") == "2 B x 512 tokens"
+    assert (part_name("KV cache"), stated("rest of the budget")) == ("KV cache", "rest of the budget")
+    lang.use("zh")
+    assert worked("19,664 blocks x 16 tokens x 28,672 B") == "19,664 块 × 16 token × 28,672 B"
+    assert worked("measured constant, outside vLLM's budget") == "实测常数，在 vLLM 的预算之外"
+    assert worked("233,373,696 x 16 bit, / 2 GPUs") == "233,373,696 × 16 位, / 2 张卡"
+    assert stated("a data sheet") == "a data sheet"
+
+
+@pytest.mark.parametrize("engine", ["vllm", "transformers", "llama.cpp", "sglang"])
+def test_estimate_explain_has_no_english_formula_in_chinese(engine: str, run_dstune) -> None:  # type: ignore[no-untyped-def]
+    import re
+
+    text = run_dstune("estimate", "--gpu", "4090", "--engine", engine, "--explain", "--lang", "zh").stdout
+    formulas = [line.split("=", 1)[1] for line in text.splitlines() if line.startswith("      = ")]
+    assert len(formulas) > 3
+    known = {"B", "kB", "token", "ubatch", "vLLM", "flash", "CUDA", "logits", "float", "V", "MiB"}
+    assert not [f for f in formulas if set(re.findall(r"[A-Za-z]+", f)) - known]

@@ -9,6 +9,7 @@ from typing import Any
 from dstune.catalog import root
 from dstune.lang import current, pick, say
 from dstune.model import Artifact, Plan, Setting
+from dstune.plan.words import part_name
 from dstune.render import compose, dockerfile
 from dstune.render.context import Context, output_tokens, sampling
 from dstune.render.size import Size
@@ -24,7 +25,7 @@ def render(plan: Plan, context: Context, size: Size, limit_gib: float | None = N
     plan = _sized(plan, size)
     d = dockerfile.deploy(plan, context)
     values = _values(plan, context, size, limit_gib)
-    shared: dict[str, Any] = {**values, "stack": d.stack, "size": size}
+    shared: dict[str, Any] = {**values, "stack": d.stack, "size": size, "part_name": part_name}
     folder = root() / "templates" / "app"
     names = ["app.py", *(f"chat/{p.name}" for p in sorted((folder / "chat").glob("*.py")))]
     code = [Artifact(name, (folder / name).read_text(encoding="utf-8")) for name in names]

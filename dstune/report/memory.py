@@ -9,8 +9,8 @@ from typing import Any
 from dstune.lang import say
 from dstune.model import Evidence, Value
 from dstune.plan.decompose import Holder, Part, decompose, table
+from dstune.plan.words import part_name
 from dstune.redact import redact
-from dstune.report.plan import part_name
 
 _SHORTEST = 1.0
 """MiB below which a part is not worth a line."""

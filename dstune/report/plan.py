@@ -7,6 +7,7 @@ from typing import Any
 from dstune.lang import pick, say
 from dstune.model import Alternative, Plan, Prediction
 from dstune.plan.pareto import zh_label
+from dstune.plan.words import part_name, stated, worked
 from dstune.report.text import WIDTH, cells, paint, wrap
 
 _METRICS = {
@@ -21,37 +22,7 @@ _METRICS = {
     "peak_allocated_gib": (("allocated by torch", "torch 已分配"), "GiB"),
     "weights_gib": (("weights", "权重"), "GiB"),
 }
-_PARTS = {
-    "CUDA context": "CUDA 上下文",
-    "weights: embedding": "权重：词嵌入",
-    "weights: layers": "权重：各层",
-    "weights: output head": "权重：输出头",
-    "weights: other towers": "权重：其他模态",
-    "KV cache": "KV 缓存",
-    "KV cache pool": "KV 缓存池",
-    "activations (prefill)": "激活（预填充）",
-    "attention scores": "注意力分数",
-    "logits": "logits",
-    "decode buffers": "解码缓冲",
-    "activations (profile run)": "激活（预热）",
-    "sampler and logits (profile run)": "采样与 logits（预热）",
-    "cuBLAS workspace": "cuBLAS 工作区",
-    "allocator slack": "分配器余量",
-    "rotary tables": "旋转位置编码表",
-    "outside torch": "torch 之外",
-    "compiler buffers": "编译缓冲",
-    "CUDA graphs": "CUDA graph",
-    "graphs and activations": "图与激活",
-    "batch buffers": "合批缓冲",
-    "compute buffer": "计算缓冲",
-    "other processes": "其他进程",
-}
 _ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "llama.cpp": "llama.cpp", "transformers": "transformers"}
-
-
-def part_name(part: str) -> str:
-    """A memory line's name for a person."""
-    return say(part, _PARTS.get(part, part))
 
 
 def metric_name(metric: str) -> tuple[str, str]:
@@ -189,11 +160,11 @@ def _memory(plan: Plan, explain: bool) -> str:
     each = say(" on each card", "（每张卡）") if plan.gpus > 1 and plan.engine != "transformers" else ""
     lines = [paint(say("Memory", "显存") + each, "bold")]
     for m in plan.memory:
-        label = say(m.part, _PARTS.get(m.part, m.part))
+        label = part_name(m.part)
         lines.append(_row(label, f"{m.mib:,.0f} MiB" if m.mib >= 10 else f"{m.mib:.1f} MiB"))
         if explain:
-            lines.append(wrap(f"= {m.formula}", "      "))
-            lines.append(wrap(f"{say('source: ', '来源：')}{m.source}", "      "))
+            lines.append(wrap(f"= {worked(m.formula)}", "      "))
+            lines.append(wrap(f"{say('source: ', '来源：')}{stated(m.source)}", "      "))
     lines.append(_row(say("total", "合计"), f"{sum(m.mib for m in plan.memory):,.0f} MiB"))
     return "\n".join(lines)
 

@@ -10,7 +10,8 @@ from rich.text import Text
 from dstune.errors import DstuneError
 from dstune.lang import pick, say
 from dstune.model import Plan, Workload
-from dstune.report.plan import metric_name, part_name
+from dstune.plan.words import part_name
+from dstune.report.plan import metric_name
 from dstune.tui.draw import Lines, click, fit, flow, left, parts, wrapped
 from dstune.tui.state import State
 

@@ -5,7 +5,7 @@ import struct
 
 import pytest
 
-from dstune.catalog import load, models
+from dstune.catalog import gpus, load, models
 from dstune.errors import DstuneError
 
 R1 = "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"
@@ -64,6 +64,35 @@ def test_unknown_model_suggests():
     with pytest.raises(DstuneError) as caught:
         models.find("DeepSeek-R1-Distill-Qwen-1.6B")
     assert "DeepSeek-R1-Distill-Qwen-1.5B" in caught.value.why
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("7b", "Qwen/Qwen2.5-7B-Instruct"), ("qwen3", "Qwen/Qwen3-8B"), ("gemma", "google/gemma-")]
+)
+def test_a_size_or_a_family_names_models_that_have_it(name: str, expected: str) -> None:
+    with pytest.raises(DstuneError) as caught:
+        models.find(name)
+    assert expected in caught.value.why
+    assert " more" in caught.value.why
+    assert "dstune estimate --list-models" in caught.value.next
+
+
+@pytest.mark.parametrize("name", ["9999", "xyz"])
+def test_a_card_that_is_like_none_leads_to_the_list_and_not_to_some_card(name: str) -> None:
+    with pytest.raises(DstuneError) as caught:
+        gpus.find(name)
+    assert caught.value.why == ""
+    assert "dstune estimate --list-gpus" in caught.value.next
+    assert "4090" not in caught.value.next
+
+
+def test_the_lists_hold_every_name_that_is_taken(run_dstune) -> None:
+    shown = {
+        command: [line.split()[0] for line in run_dstune(*command.split()).stdout.splitlines()]
+        for command in ("estimate --list-models", "recommend --list-gpus")
+    }
+    assert sorted(shown["estimate --list-models"]) == sorted(m.id for m in models.rows())
+    assert sorted(shown["recommend --list-gpus"]) == sorted(g.id for g in gpus.rows())
 
 
 def test_counts_from_the_configuration_alone():

@@ -170,10 +170,12 @@ def _unknown(name: str, key: str, bare: dict[str, list[str]], by_id: dict[str, G
     import difflib
 
     near = difflib.get_close_matches(key, list(bare), n=8, cutoff=0.6)
+    near += [n for n in bare if len(key) > 1 and key in n]  # "40", "laptop"
     ids = list(dict.fromkeys(i for n in near for i in bare[n]))[:5]
     hint = ", ".join(by_id[i].label for i in ids)
+    every = say("dstune estimate --list-gpus names all", "dstune estimate --list-gpus 列出全部")
     return DstuneError(
         say(f"GPU “{name}” is not in the catalogue", f"目录里没有显卡“{name}”"),
         say(f"nearest: {hint}", f"相近的有：{hint}") if hint else "",
-        say(f"try --gpu {ids[0] if ids else 'rtx-4090'}", f"试试 --gpu {ids[0] if ids else 'rtx-4090'}"),
+        say(f"try --gpu {ids[0]}; {every}", f"试试 --gpu {ids[0]}；{every}") if ids else every,
     )

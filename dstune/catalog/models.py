@@ -217,17 +217,34 @@ def quant_of_name(name: str) -> str:
     return next((scheme for pattern, scheme in _NAMES if re.search(pattern, tail)), "")
 
 
+NEAR = 6
+"""Names that an error lists."""
+
+
 def _unknown(name: str, table: dict[str, dict[str, Any]]) -> DstuneError:
     import difflib
 
-    near = difflib.get_close_matches(_fold(name), list(table), n=8, cutoff=0.6)
     tail = _fold(name.rsplit("/", 1)[-1])
+    before, after = ("(?<![0-9.])" * tail[:1].isdigit(), "(?![0-9.])" * tail[-1:].isdigit())
+    part = re.compile(before + re.escape(tail) + after) if len(tail) > 1 else None
+    within = [n for n in table if part and part.search(n)]  # "7b", "qwen", a name without its version
+    within.sort(
+        key=lambda n: ("-instruct" not in table[n]["id"].lower(), len(table[n]["id"]))
+    )  # a size means the one to talk to
+    near = difflib.get_close_matches(_fold(name), list(table), n=8, cutoff=0.6)
     near += difflib.get_close_matches(tail, list(table), n=8, cutoff=0.6)
-    ids = list(dict.fromkeys(table[n]["id"] for n in near))[:4]
+    ids = list(dict.fromkeys(table[n]["id"] for n in within or near))
+    more = len(ids) - NEAR
+    ids = ids[:NEAR]
+    en = f"nearest: {', '.join(ids)}" + (f" and {more} more" if more > 0 else "")
+    zh = f"相近的有：{'，'.join(ids)}" + (f"，另有 {more} 个" if more > 0 else "")
     return DstuneError(
         say(f"model “{name}” is neither in the catalogue nor a folder here", f"“{name}”既不在模型目录里，也不是本机的文件夹"),
-        say(f"nearest: {', '.join(ids)}", f"相近的有：{'，'.join(ids)}") if ids else "",
-        say("give an id of the catalogue or a folder with config.json", "请给出目录里的模型名，或带 config.json 的文件夹"),
+        say(en, zh) if ids else "",
+        say(
+            "give one of dstune estimate --list-models, or a folder with config.json",
+            "从 dstune estimate --list-models 中选一个，或给出带 config.json 的文件夹",
+        ),
     )
 
 

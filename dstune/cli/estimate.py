@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from dstune.cli.listing import list_options
 from dstune.cli.options import common, emit, empty
 from dstune.errors import DstuneError
 from dstune.lang import say
@@ -87,6 +88,7 @@ _ROW = {
 )
 @click.option("--explain", is_flag=True, help=say("Formula and source of each part.", "给出每一项的公式和来源。"))
 @click.option("--jsonl", is_flag=True, help=say("Rows on standard input, an answer a line.", "从标准输入逐行读取，逐行回答。"))
+@list_options
 @common
 def command(explain: bool, jsonl: bool, as_json: bool, **options: Any) -> int:
     if jsonl:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dstune.cli.listing import list_options
 from dstune.cli.options import common, emit, empty, evidence_option, load_evidence
 from dstune.cli.recommend_rate import rate_options
 from dstune.errors import DstuneError, UnobservableError
@@ -73,6 +74,7 @@ R1 = "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"
 )
 @rate_options
 @evidence_option
+@list_options
 @common
 def command(
     gpu: str | None,

@@ -151,3 +151,14 @@ def test_estimate_explain_has_no_english_formula_in_chinese(engine: str, run_dst
     assert len(formulas) > 3
     known = {"B", "kB", "token", "ubatch", "vLLM", "flash", "CUDA", "logits", "float", "V", "MiB"}
     assert not [f for f in formulas if set(re.findall(r"[A-Za-z]+", f)) - known]
+
+
+def test_a_comment_among_the_commands_has_no_prompt() -> None:
+    from dstune.report.text import commands, titled
+
+    fix = Fix({"en": "Do it", "zh": "这样做"}, "flag", "display", run="\nvllm serve m\n# compose:\n#   shm_size: 8gb\n")
+    assert commands(fix) == ["$ vllm serve m", "# compose:", "#   shm_size: 8gb"]
+    lang.use("zh")
+    assert titled(fix) == "这样做（需手动处理）"
+    lang.use("en")
+    assert titled(fix) == "Do it (by hand)"

@@ -295,14 +295,14 @@ def _lines(hunk: str) -> str:
 
 
 def _by_hand(hands: Sequence[Hand]) -> list[str]:
-    from dstune.report.text import paint, wrap
+    from dstune.report.text import commands, paint, wrap
 
     if not hands:
         return []
     out = ["", paint(say("By hand:", "需手动处理："), "bold")]
     for hand in hands:
         out.append(wrap(f"- {_hand(hand)}", "  "))
-        out += [f"      $ {line}" for line in hand.fix.run.strip().splitlines()]
+        out += [f"      {line}" for line in commands(hand.fix)]
     return out
 
 

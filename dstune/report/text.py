@@ -7,7 +7,7 @@ import sys
 import unicodedata
 
 from dstune.lang import pick, say
-from dstune.model import Diagnosis, Finding, Report, Rule
+from dstune.model import Diagnosis, Finding, Fix, Report, Rule
 from dstune.redact import redact
 
 WIDTH = 80
@@ -154,6 +154,16 @@ def worded(key: str) -> str:
     return say(*_WORDS[key])
 
 
+def titled(fix: Fix) -> str:
+    """What a fix does, and what it takes."""
+    return say(f"{pick(fix.title)} ({worded(fix.safety)})", f"{pick(fix.title)}（{worded(fix.safety)}）")
+
+
+def commands(fix: Fix) -> list[str]:
+    """The lines to run behind a prompt; a comment is none."""
+    return [line if line.lstrip().startswith("#") else f"$ {line}" for line in fix.run.strip().splitlines()]
+
+
 def finding(f: Finding, number: str) -> str:
     """One root: what, evidence, why, fixes, how to verify."""
     head = f"{number}. {say(*_WORDS[f.severity])} · {f.cause} · {say(*_WORDS[f.confidence])}"
@@ -168,11 +178,10 @@ def finding(f: Finding, number: str) -> str:
     if f.why:
         out.append(wrap(say("why: ", "原因：") + f.why, "   "))
     for fix in f.fixes[:3]:
-        out.append(wrap(say("fix: ", "修复：") + f"{pick(fix.title)} ({say(*_WORDS[fix.safety])})", "   "))
+        out.append(wrap(say("fix: ", "修复：") + titled(fix), "   "))
         if fix.set:
             out.append("        " + ", ".join(f"{k} = {v}" for k, v in fix.set.items()))
-        for line in fix.run.strip().splitlines():
-            out.append(f"        $ {line}")
+        out += [f"        {line}" for line in commands(fix)]
         if fix.reason:
             out.append(wrap(pick(fix.reason), "        "))
     if f.verify:
@@ -191,11 +200,11 @@ def recipe(rule: Rule) -> str:
     out = [paint(f"{rule.cause} · {say(*_WORDS[rule.severity])}", "bold"), wrap(pick(rule.title)), ""]
     out += [wrap(pick(rule.why)), ""]
     for fix in rule.fixes:
-        out.append(wrap(f"{say('fix: ', '修复：')}{pick(fix.title)} ({say(*_WORDS[fix.safety])})"))
+        out.append(wrap(say("fix: ", "修复：") + titled(fix)))
         if fix.when:
             out.append(f"    {say('when: ', '条件：')}{fix.when}")
         out += [f"    {k} = {v}" for k, v in fix.set.items()]
-        out += [f"    $ {line}" for line in fix.run.strip().splitlines()]
+        out += [f"    {line}" for line in commands(fix)]
         if fix.reason:
             out.append(wrap(pick(fix.reason), "    "))
     if rule.verify:

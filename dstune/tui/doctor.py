@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from rich.cells import chop_cells
 from rich.text import Text
 
-from dstune.lang import pick, say
+from dstune.lang import say
 from dstune.model import Artifact, Cite, Finding, Fix
-from dstune.report.text import worded
+from dstune.report.text import commands, titled, worded
 from dstune.tui.draw import MARK, TONE, Lines, chopped, click, fit, wrapped
 from dstune.tui.servers import place
 from dstune.tui.state import State
@@ -113,7 +113,7 @@ def _opened(f: Finding, texts: Mapping[str, Sequence[str]], width: int) -> Lines
     words = worded(f.confidence)
     if f.because:
         words += say(f"; explained by {f.because}", f"；源于 {f.because}")
-    out.append(Text(f"  ({words})", "dim"))
+    out.append(Text(say(f"  ({words})", f"  （{words}）"), "dim"))
     out += _evidence(f.evidence, texts, width)
     out += wrapped(f.why, width - 2, "", "  ")
     for fix in f.fixes[:4]:
@@ -185,10 +185,10 @@ def _line(number: int, text: str, here: bool, width: int) -> Lines:
 
 
 def _fix(fix: Fix, width: int) -> Lines:
-    out = wrapped(f"{say('fix: ', '修复：')}{pick(fix.title)} ({worded(fix.safety)})", width - 2, "bold", "  ")
+    out = wrapped(say("fix: ", "修复：") + titled(fix), width - 2, "bold", "  ")
     for key, value in fix.set.items():
         out.append(Text(fit(f"    {flag(key)} {value}", width), "green", no_wrap=True))
-    out += [Text(fit(f"    $ {line}", width), "green", no_wrap=True) for line in fix.run.strip().splitlines()]
+    out += [Text(fit(f"    {line}", width), "green", no_wrap=True) for line in commands(fix)]
     return out
 
 

@@ -92,3 +92,22 @@ def test_a_compose_file_of_any_name() -> None:
     assert recognise("deploy.yaml", OTHER) == "compose"
     assert recognise("values.yaml", "services:\n  a:\n    port: 1\n") == "config"
     assert read_documents([Document("deploy.yaml", recognise("deploy.yaml", OTHER), OTHER)]).first("docker", "publishes")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "code", "told"),
+    [
+        ("bad.yaml", "model: a/b\nmax-model-len: [4096\nx: 1\n", 1, "config-invalid"),
+        ("bad.json", '{"a": 1,\n "b" 2}\n', 1, "bad.json:2"),
+        ("bad.toml", "[a\nb = 1\n", 1, "config-invalid"),
+        ("rows.json", '{"a": 1}\n{"a": 2}\n', 3, "Not read"),
+        ("chart.yaml", "a: {{ if .x }}\n b: [\n", 3, "Not read"),
+        ("bad.py", "def f(:\n    pass\n", 3, "Not read"),
+        ("good.yaml", "model: a/b\nmax-model-len: 4096\n", 0, "No fault"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_not_called_fine(files: Path, name: str, text: str, code: int, told: str) -> None:
+    (files / name).write_text(text, encoding="utf-8")
+    result = doctor(name)
+    assert result.return_value == code
+    assert told in result.stdout

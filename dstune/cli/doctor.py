@@ -86,11 +86,14 @@ def command(
     if not (seen.facts or seen.gaps or seen.hits or files or logs):
         raise DstuneError(say("nothing to look at", "没有可看的东西"), "", "dstune doctor app.py server.log")
     diagnosis = diagnose(derive(seen), [find(c) for c in only] if only else None)
-    notes = (*_unread(seen, ("<stdin>", *files, *logs)), *contradictions(seen), *_next(diagnosis, files))
+    unread = _unread(seen, ("<stdin>", *files, *logs))
+    notes = (*unread, *contradictions(seen), *_next(diagnosis, files))
     if look and not (files or logs or diagnosis.findings):
         notes = (*notes, _machine(seen))
     emit(replace(empty("doctor"), evidence=seen, diagnosis=diagnosis, notes=notes), as_json)
     worst = max((_SEVERITY[f.severity] for f in diagnosis.findings), default=0)
+    if unread and not diagnosis.findings:
+        return Exit.UNOBSERVABLE if fail_on != "never" else Exit.OK  # silence about a file that was not read is no "fine"
     return Exit.FINDINGS if worst >= _LEVEL[fail_on] else Exit.OK
 
 

@@ -25,6 +25,7 @@ _VLLM_KEYS = (
     "enforce-eager",
     "served-model-name",
 )
+_JSON_LINES = re.compile(r"\s*\{[^\n]*\}[ \t]*\n\s*\{")
 _CHAIN = re.compile(r"(?m)^[ \t]*\[{0,2}[ \t]*(?:[\w\"'-]+[ \t]*\.[ \t]*){100}")
 
 
@@ -41,6 +42,10 @@ def read(document: Document) -> Iterator[Fact | Gap]:
         return
     tree, problem = _parsed(document.text, name)
     if problem:
+        if _meant(name, document.text):
+            at = re.search(r"line (\d+)", problem)
+            where = int(at[1]) if at else None
+            yield Fact("config", "invalid", problem, document.path, where, _shown(lines, where))
         yield Gap("config", "*", say(f"{document.path} cannot be parsed: {problem}", f"{document.path} 无法解析：{problem}"))
         return
     if isinstance(tree, dict):
@@ -55,6 +60,19 @@ def read(document: Document) -> Iterator[Fact | Gap]:
         if isinstance(env, dict):
             for key, value in env.items():
                 yield from env_facts({str(key): str(value)}, document.path, _line(lines, str(key)), lines)
+
+
+def _meant(name: str, text: str) -> bool:
+    """Whether a text that cannot be parsed is meant to be what its name says: a template, a Modelfile or a piece of JSON under another name is not."""
+    if "{{" in text or "{%" in text or "<<<<<<<" in text:
+        return False
+    if name.endswith(".json"):
+        return text.lstrip().startswith(("{", "[")) and not _JSON_LINES.match(text)
+    if name.endswith(".toml"):
+        return True
+    full = [x for x in text.splitlines() if x.strip() and not x.lstrip().startswith("#")]
+    keys = [x for x in full if re.match(r"""\s*(?:- |[\w./-]+[ \t]*:(?:\s|$))""", x)]
+    return name.endswith((".yaml", ".yml")) and len(keys) * 3 >= len(full) * 2
 
 
 def _looks_required(text: str) -> bool:
@@ -114,7 +132,9 @@ def _yaml(text: str) -> tuple[Any, str]:
     except UnboundedError as error:
         return None, str(error)
     except YAMLError as error:
-        return None, str(getattr(error, "problem", "") or error).strip().splitlines()[0]
+        problem = str(getattr(error, "problem", "") or error).strip().splitlines()[0]
+        mark = getattr(error, "problem_mark", None)
+        return None, problem if mark is None else f"{problem}, line {mark.line + 1}"
     return (documents[0] if documents else None), ""
 
 

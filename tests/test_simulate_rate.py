@@ -111,6 +111,12 @@ def test_the_engine_is_the_one_that_holds_the_most_unless_vllm_is_close() -> Non
     assert plan.engine == "llama.cpp", "vLLM's fp8 has room for 8 at once here"
 
 
+def test_fixed_lengths_have_a_way_out_too_and_the_least_memory_still_gets_slots() -> None:
+    told = on_3060(Lengths(512, 512), slo_ttft_ms=300).capacity
+    assert any(t["en"].startswith("--prompt ") for t in told.reach)
+    assert on_3060(goal="memory").capacity.at_once > 1
+
+
 def test_a_lossier_format_is_taken_where_the_least_lossy_one_would_stand_idle() -> None:
     """16 bit leaves a T4 room for one sequence: 900 replicas that wait for nobody to come. INT4 holds the rate on a few."""
     plan = on_3060(card="t4")

@@ -63,7 +63,7 @@ def ways_out(best: Candidate, wish: Wish, lengths: Lengths, load: Load, alone: F
     ]
     late, slow = worst * SPARES[0] > goal.ttft_ms, each * SPARES[0] > goal.itl_ms
     if late and not slow:
-        out += _shorter(lengths, load, first, prompt)
+        out += _shorter(lengths, load, prompt)
     for spare in SPARES:
         ttft, itl = _up(worst * spare) if late else goal.ttft_ms, _up(each * spare) if slow else goal.itl_ms
         if rate := _holds(replace(load, objective=replace(goal, ttft_ms=float(ttft), itl_ms=float(itl)))):
@@ -81,13 +81,12 @@ def ways_out(best: Candidate, wish: Wish, lengths: Lengths, load: Load, alone: F
     return tuple(out)
 
 
-def _shorter(lengths: Lengths, load: Load, first: list[float], prompt: int) -> Iterator[Text]:
+def _shorter(lengths: Lengths, load: Load, prompt: int) -> Iterator[Text]:
     """The longest prompts that are answered in time, as a p95 and as the mean of the same spread."""
     for spare in SPARES:
-        quick = [p for p, ms in zip(load.prompt, first, strict=True) if ms * spare <= load.objective.ttft_ms]
-        if not quick or max(quick) >= prompt:
+        most = _down(_longest(load, spare, prompt))
+        if not most:
             continue
-        most = _down(max(quick))
         mean = _down(lengths.prompt * most / prompt)
         shorter = replace(load, prompt=tuple(max(1, round(p * mean / lengths.prompt)) for p in load.prompt))
         if mean and (rate := _holds(shorter)):
@@ -100,6 +99,18 @@ def _shorter(lengths: Lengths, load: Load, first: list[float], prompt: int) -> I
                 f"{name}（{how_zh}）：此时单副本可承受 {rate}/s。" if name else f"{how_zh}时，单副本可承受 {rate}/s。",
             )
             return
+
+
+def _longest(load: Load, spare: float, most: int) -> int:
+    """Tokens of the longest prompt below `most` whose first token, `spare` times as late, is in time; 0 for none."""
+    low, high = 0, most
+    while high - low > 1:
+        middle = (low + high) // 2
+        if 1e3 * spare * load.cost.seconds(middle, middle * middle / 2, 0, 0) <= load.objective.ttft_ms:
+            low = middle
+        else:
+            high = middle
+    return low
 
 
 def _cards(best: Candidate, wish: Wish, lengths: Lengths, load: Load, late: bool, slow: bool) -> Iterator[Text]:

@@ -85,7 +85,7 @@ def _best(wish: Wish, pool: list[Candidate], demand: Demand, objective: Objectiv
     """Of one tier the candidate that holds the most; an engine earlier in `PREFERENCE` at `CLOSE` of it. Each is judged by its own best
     number at once, on the fewest cards."""
     if wish.workload.goal == "memory":
-        return _holds(choose(wish, pool), demand, objective)
+        return _widest(wish, choose(wish, pool), demand, objective)
     fewest = min(c.ask.gpus for c in pool)
     order = sorted((c for c in pool if c.ask.gpus == fewest), key=lambda c: PREFERENCE.index(c.ask.engine))
     held: list[Held] = []
@@ -94,8 +94,13 @@ def _best(wish: Wish, pool: list[Candidate], demand: Demand, objective: Objectiv
             held.append(_widest(wish, c, demand, objective))
     most = max(h.holds for h in held)
     if not most:  # the nearest to the limits
-        return max(held, key=lambda h: round(h.alone.kept, 2))
+        return max(held, key=lambda h: (round(h.alone.kept, 2), -round(_over(h.alone, objective), 1)))
     return next(h for h in held if h.holds >= CLOSE * most)
+
+
+def _over(alone: Figures, objective: Objective) -> float:
+    """How many times a limit the slowest twentieth takes."""
+    return max(alone.ttft_p95_ms / objective.ttft_ms, alone.tpot_p95_ms / objective.itl_ms)
 
 
 def _bound(wish: Wish, c: Candidate, demand: Demand, objective: Objective) -> float:

@@ -1,6 +1,6 @@
 """What doctor takes from this host beside the files it is given."""
 
-from dstune.cli.doctor import _environments, _same_environment
+from dstune.cli.doctor import _environments, _not_of_others, _same_environment
 from dstune.model import Document, Evidence, Fact
 
 LOG = """Traceback (most recent call last):
@@ -39,3 +39,16 @@ def test_without_a_traceback_everything_stays() -> None:
 
 def test_a_path_in_a_program_is_no_traceback() -> None:
     assert _environments([Document("app.py", "app", LOG)]) == frozenset()
+
+
+def test_what_another_server_has_installed_says_nothing_about_a_program() -> None:
+    seen = host("/srv/other/bin/python").plus(
+        [Fact("python", "role", "server", "x"), Fact("server", "command", "/srv/other/bin/python -m vllm.serve", "proc")]
+    )
+    others = names(_not_of_others(seen, ["/home/u/app.py"]))
+    assert others == {"python1", "host", "server"}
+    assert names(_not_of_others(seen, [])) == names(seen)
+    started = Fact("server1", "command", "/srv/other/bin/python app.py --port 1", "proc")
+    here, there = (Fact("server1", "working_directory", folder, "proc") for folder in ("/home/u", "/home/v"))
+    assert names(_not_of_others(seen.plus([started, here]), ["/home/u/app.py"])) == names(seen) | {"server1"}
+    assert "python" not in names(_not_of_others(seen.plus([started, there]), ["/home/u/app.py"]))

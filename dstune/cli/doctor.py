@@ -154,13 +154,18 @@ def _machine(seen: Evidence) -> str:
     """What was looked at: "no fault" about a machine whose card was never seen would read as "all is well"."""
     value = {f"{f.subject}.{f.name}": f.value for f in reversed(seen.facts)}
     cards, servers = value.get("gpu.count", 0), value.get("server.count", 0)
+    whose = f" ({redact(str(value['python.executable']))})" if "python.executable" in value else ""
     unread = next((g.reason for g in seen.gaps if g.subject == "gpu" and g.name in ("*", "count")), "")
     said = [
         say(f"NVIDIA GPUs not read: {redact(unread)}", f"NVIDIA 显卡未读取：{redact(unread)}")
         if not cards and unread and "driver.version" in value
         else say(f"{cards} NVIDIA GPU{'s' * (cards != 1)}", f"NVIDIA 显卡 {cards} 块"),
         say("driver ", "驱动") + str(value.get("driver.version") or say("not found", "未找到")),
-        *(f"{name} {value[key]}" for name, key in (("Python", "python.version"), ("torch", "torch.build")) if key in value),
+        *(
+            f"{name} {value[key]}{own}"
+            for name, key, own in (("Python", "python.version", ""), ("torch", "torch.build", whose))
+            if key in value
+        ),
         *([say("in a container", "在容器内")] if value.get("container.inside") else []),
         say(f"{servers} model server{'s' * (servers != 1)} running", f"运行中的模型服务 {servers} 个"),
     ]
@@ -181,6 +186,7 @@ def gather(
 ) -> Evidence:
     """All evidence that the options name. Also used by `fix`."""
     elsewhere: frozenset[str] = frozenset()
+    programs: list[str] = []
     seen = load_evidence(evidence)
     if said_facts:
         seen = seen.merged(_said(said_facts))
@@ -190,6 +196,7 @@ def gather(
         found, documents = read_files([*files, *logs], dict.fromkeys(logs, "log"), progress=progress)
         seen = found.merged(seen)
         elsewhere = _environments(documents)
+        programs = [d.path for d in documents if d.kind == "app"]
     if metrics:
         from dstune.probes.server import read_metrics
 
@@ -209,7 +216,7 @@ def gather(
             python=python,
             model_dirs=models,
         )
-        host = host if python else _same_environment(host, elsewhere)
+        host = host if python else _not_of_others(_same_environment(host, elsewhere), programs)
     if endpoint:
         from dstune.probes.server import read_endpoint, subject_of
 
@@ -245,6 +252,26 @@ def _same_environment(host: Evidence, named: frozenset[str]) -> Evidence:
     apart = {
         f.subject.removeprefix("python") for f in host.facts
         if f.name == "executable" and family_of(f.subject) == "python" and not any(str(f.value).startswith(n + "/") for n in named)
+    }  # fmt: skip
+    return replace(host, facts=tuple(f for f in host.facts if not _of_environment(f.subject, apart)))
+
+
+def _not_of_others(host: Evidence, programs: Sequence[str]) -> Evidence:
+    """The host's evidence without the environments of servers that run none of these programs: what another server has installed
+    says nothing about a program, and would come and go with it.
+    """
+    import os
+
+    mine = {os.path.realpath(p) for p in programs}
+    for command in host.find("server", "command"):
+        folder = next((str(f.value) for f in host.facts if (f.subject, f.name) == (command.subject, "working_directory")), "")
+        if any(os.path.realpath(os.path.join(folder, word)) in mine for word in str(command.value).split()):
+            return host
+    if not mine:
+        return host
+    apart = {
+        f.subject.removeprefix("python") for f in host.facts
+        if f.name == "role" and family_of(f.subject) == "python" and f.value == "server"
     }  # fmt: skip
     return replace(host, facts=tuple(f for f in host.facts if not _of_environment(f.subject, apart)))
 

@@ -102,6 +102,11 @@ def test_a_run_is_not_compared_with_one_without_answers() -> None:
     assert "ended: 46 answered, 0 failed in 30.0 s" in shown
 
 
+def test_failures_are_no_answers_while_it_runs() -> None:
+    load = LoadState("u", running=True, done=640, failed=600, elapsed=4.0)
+    assert "40 answers  600 failed" in words(load_screen(load, State(), 80, 24))
+
+
 def test_one_client_is_one_client() -> None:
     assert " 1 client  " in words(load_screen(LoadState("u", concurrency=1), State(), 80, 24))
 

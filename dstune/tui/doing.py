@@ -163,7 +163,7 @@ async def load(app: Monitor) -> None:
             state.warming, state.gpu = False, []
         state.done, state.failed, state.first_bytes = live.done, live.failed, live.first_bytes
         state.elapsed = now() - live.started
-        state.marks.append((state.elapsed, live.done))
+        state.marks.append((state.elapsed, live.done - live.failed))
         app.draw("load")
 
     try:

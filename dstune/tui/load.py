@@ -20,7 +20,8 @@ BINS = 8
 
 @dataclass(slots=True)
 class LoadState:
-    """What the load says of itself while it runs. `first_bytes` in seconds; `marks`: (seconds, answers so far) at each tick."""
+    """What the load says of itself while it runs. `first_bytes` in seconds; `done`: requests that ended, failed ones
+    among them; `marks`: (seconds, answers so far) at each tick."""
 
     url: str = ""
     running: bool = False
@@ -82,8 +83,9 @@ def load_screen(load: LoadState, state: State, width: int, height: int, plain: b
         )
         out += [*wrapped(words, width, "yellow"), Text()]
     elif load.running:
+        ok = load.done - load.failed
         line = Text(no_wrap=True).append_text(bar(load.elapsed / SECONDS, min(30, width // 3), plain, "cyan"))
-        line.append(say(f" {load.elapsed:.0f} s  {load.done} answers  ", f" {load.elapsed:.0f} 秒  {load.done} 个回答  "))
+        line.append(say(f" {load.elapsed:.0f} s  {ok} answers  ", f" {load.elapsed:.0f} 秒  {ok} 个回答  "))
         line.append(say(f"{load.failed} failed", f"{load.failed} 个失败"), "bold red" if load.failed else "")
         out += [line, Text()]
     if load.outcome and not load.running:

@@ -8,14 +8,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dstune.cli import verify_sides
+from dstune.cli.verify import _observed
 from dstune.cli.verify_sides import side_of
-from dstune.errors import DstuneError
+from dstune.errors import DstuneError, UnobservableError
 from dstune.load import launch
 from dstune.load.client import now
 from dstune.load.launch import Program, Running, interpreter, with_port
@@ -528,3 +530,17 @@ def test_tokens_are_counted_when_the_hook_saw_every_answer(tmp_path: Path) -> No
     begun = time.monotonic()
     counted(figures(3), str(tmp_path / "none"), at, at + 5)
     assert time.monotonic() - begun < 1, "nothing is waited for where there is no hook"
+
+
+def test_one_that_only_shows_the_question_again_is_no_gain_over_one_that_does_not_start() -> None:
+    """Answers held to one length have text; those to the natural end have none."""
+    failed = verify_sides.Measured(verify_sides.Side("before", "a"), failed=UnobservableError("does not serve", "it ended"))
+    echo = verify_sides.Measured(
+        verify_sides.Side("after", "b"), outcomes=[{"requests": {"ok": 4, "failed": 0}}], answers=[["", ""]]
+    )
+    with launch.Workspace() as room:
+        with pytest.raises(UnobservableError, match="neither side answered"):
+            _observed(failed, echo, room)
+        _observed(replace(failed, failed=None), echo, room)
+        _observed(failed, replace(echo, answers=[["", "Light."]]), room)
+        room.keep = False

@@ -201,7 +201,7 @@ def verified(before: Side, after: Side, bench: Bench, within_s: float) -> tuple[
 
 def _observed(a: Measured, b: Measured, room: Workspace) -> None:
     """Raises where neither side answered anything: there is nothing to compare then."""
-    if a.answered or b.answered:
+    if (a.talks or b.talks) if a.failed or b.failed else (a.answered or b.answered):
         return
     room.keep = bool(b.side.program or a.side.program)
     whys = [f"{m.side.name}: {m.failed.why}" for m in (a, b) if m.failed]

@@ -57,9 +57,13 @@ class Measured:
 
     @property
     def answered(self) -> int:
-        """Requests that were answered, over all passes, and questions."""
-        answered: int = sum(o["requests"]["ok"] for o in self.outcomes)
-        return answered + sum(bool(text) for texts in self.answers for text in texts)
+        """Requests that were answered, over all passes."""
+        return sum(o["requests"]["ok"] for o in self.outcomes)
+
+    @property
+    def talks(self) -> bool:
+        """Whether any question was answered to its natural end; of a saved run, any request."""
+        return any(map(any, self.answers)) if self.answers else self.answered > 0
 
 
 def side_of(name: Literal["before", "after"], text: str, python: str) -> Side:

@@ -127,8 +127,8 @@ def measured(
 
     Questions are answered to their natural end first and read; then speed is measured with answers of one length, as far as the server
     (`ignores_eos`) or the start-up hook sees to it. `log` is the hook's file (recipes/scripts/verify), `begin` is called when the load by several users
-    begins. Ctrl-C ends it: `outcome["interrupted"]`. Raises `SilentError` where none of the questions of the first pass is answered: with
-    answers held to one length, a side that says nothing would seem to talk.
+    begins. Ctrl-C ends it: `outcome["interrupted"]`. Raises `SilentError` where each question of the first pass brings an empty answer or
+    none in time: with answers held to one length, a side that says nothing would seem to talk. What fails otherwise fails then too.
     """
     options = options_of(server, bench)
     asked = bench.questions
@@ -146,7 +146,7 @@ def measured(
             "read": part,
         }
         interrupted = bool(part.get("interrupted"))
-        if not number and not interrupted and not any(answers):
+        if not number and not interrupted and replies and all(r.error in _NOTHING for r in replies):
             raise _silent(replies)
         seen += [r for r in replies if r.error != "empty"]
     if ignores_eos:
@@ -168,6 +168,9 @@ def measured(
     if interrupted or any(p.get("interrupted") for p in (alone, pair, load.outcome)):
         found["interrupted"] = True
     return Trial(load.workload, load.settings, whole | found), answers
+
+
+_NOTHING = ("empty", "timeout")
 
 
 def _silent(replies: Sequence[Reply]) -> SilentError:

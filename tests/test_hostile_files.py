@@ -136,7 +136,8 @@ def test_saved_files_that_are_none(option: str, data: str, run_dstune, tmp_path:
     assert done.returncode == 0 or str(path) in done.stderr
 
 
-@pytest.mark.parametrize("damage", [b"", b"i\x01\x00\x00\x00", b"\xff" * 1000])
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", [b"", b"i\x01\x00\x00\x00", b"\xff" * 1000], ids=["empty", "cut", "noise"])
 def test_a_damaged_cache_is_made_anew(damage: bytes, run_dstune, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     app = ("doctor", "--no-host", "examples/gradio-naive/app.py")
     first = run_dstune(*app, XDG_CACHE_HOME=str(tmp_path))

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 LAUNCH = "#!/bin/sh\nexec vllm serve deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B --max-model-len 8192 --max-num-seqs 4\n"
 

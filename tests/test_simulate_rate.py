@@ -21,6 +21,8 @@ from dstune.plan.simulate_load import KEPT, OUTPUT_CV, PROMPT_CV, Lengths
 from dstune.report.capacity import capacity_text
 from dstune.report.plan import plan_text
 
+pytestmark = pytest.mark.slow
+
 R1 = "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"
 Run = Callable[..., CompletedProcess[str]]
 

@@ -19,10 +19,11 @@ from dstune.cli.verify import _observed
 from dstune.cli.verify_sides import side_of
 from dstune.errors import DstuneError, UnobservableError
 from dstune.load import launch
+from dstune.load.answers import Reply
 from dstune.load.client import now
 from dstune.load.launch import Program, Running, interpreter, with_port
 from dstune.load.run import Live
-from dstune.load.verify import bare, calls, counted, faulty
+from dstune.load.verify import _nothing, bare, calls, counted, faulty
 from dstune.probes.tree import Watch, alive, members, ports, resident_mib, used_s
 
 ROOT = Path(__file__).parents[1]
@@ -544,3 +545,10 @@ def test_one_that_only_shows_the_question_again_is_no_gain_over_one_that_does_no
         _observed(replace(failed, failed=None), echo, room)
         _observed(failed, replace(echo, answers=[["", "Light."]]), room)
         room.keep = False
+
+
+def test_silence_is_no_text_at_all() -> None:
+    """The question shown again is a failure, and still something to measure."""
+    assert _nothing(Reply(0.0, 0.0, 1.0, error="empty", text=" \n"))
+    assert not _nothing(Reply(0.0, 0.0, 1.0, error="empty", text="Why is the sky blue?"))
+    assert not _nothing(Reply(0.0, 0.0, 1.0, error="server-error"))

@@ -146,7 +146,7 @@ def measured(
             "read": part,
         }
         interrupted = bool(part.get("interrupted"))
-        if not number and not interrupted and replies and all(r.error in _NOTHING for r in replies):
+        if not number and not interrupted and replies and all(_nothing(r) for r in replies):
             raise _silent(replies)
         seen += [r for r in replies if r.error != "empty"]
     if ignores_eos:
@@ -170,7 +170,9 @@ def measured(
     return Trial(load.workload, load.settings, whole | found), answers
 
 
-_NOTHING = ("empty", "timeout")
+def _nothing(reply: Reply) -> bool:
+    """Whether a user saw nothing at all: no text, not even the question again."""
+    return reply.error == "timeout" or (reply.error == "empty" and not (reply.reasoning + reply.text).strip())
 
 
 def _silent(replies: Sequence[Reply]) -> SilentError:

@@ -31,6 +31,8 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 SHORT = ("--python", sys.executable, "-n", "4", "-c", "2", "--max-tokens", "6", "--repeat", "2")
 MOCK = """
 import os, runpy, sys
+
+pytestmark = pytest.mark.slow
 open({pid!r}, "a").write(f"{{os.getpid()}}\\n")
 sys.argv = ["mock", "--port", os.environ["GRADIO_SERVER_PORT"], "--ttft-ms", "{ttft}", "--itl-ms", "4", "--kind", "vllm"]
 runpy.run_module("tests.servers.mock", run_name="__main__")

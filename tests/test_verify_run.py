@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,13 +27,12 @@ from dstune.load.run import Live
 from dstune.load.verify import _nothing, bare, calls, counted, faulty
 from dstune.probes.tree import Watch, alive, members, ports, resident_mib, used_s
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
 Run = Callable[..., subprocess.CompletedProcess[str]]
 SHORT = ("--python", sys.executable, "-n", "4", "-c", "2", "--max-tokens", "6", "--repeat", "2")
 MOCK = """
 import os, runpy, sys
-
-pytestmark = pytest.mark.slow
 open({pid!r}, "a").write(f"{{os.getpid()}}\\n")
 sys.argv = ["mock", "--port", os.environ["GRADIO_SERVER_PORT"], "--ttft-ms", "{ttft}", "--itl-ms", "4", "--kind", "vllm"]
 runpy.run_module("tests.servers.mock", run_name="__main__")
@@ -193,7 +193,8 @@ def test_a_running_server_and_a_saved_run(verify: Run, run_dstune: Run, tmp_path
     slow = program(tmp_path / "slow", 300)
     with subprocess.Popen(
         [sys.executable, "-m", "tests.servers.mock", "--ttft-ms", "5", "--itl-ms", "1", "--kind", "vllm"], stdout=subprocess.PIPE, text=True, cwd=ROOT
-    ) as server:  # fmt: skip
+    ) as server, ExitStack() as stack:  # fmt: skip
+        stack.callback(server.kill)  # before the wait of Popen, whatever fails
         assert server.stdout is not None
         url = f"http://127.0.0.1:{server.stdout.readline().split()[1]}"
         done = verify(url, str(slow), *SHORT, "--json")
@@ -206,7 +207,6 @@ def test_a_running_server_and_a_saved_run(verify: Run, run_dstune: Run, tmp_path
         data = json.loads(done.stdout)
         assert (done.returncode, row(data, "e2e_ms p95")["verdict"]) == (1, "worse")
         assert data["trials"][0]["workload"]["concurrency"] == 2
-        server.kill()
 
 
 @pytest.mark.parametrize(

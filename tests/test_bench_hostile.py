@@ -22,9 +22,10 @@ from dstune.cli.bench import outcomes
 from dstune.errors import DstuneError, UnobservableError
 from dstune.load import gradio
 from dstune.load.answers import Reply, events, read, server_words
-from dstune.load.client import Answer, Pool, Target, now, pause, run
+from dstune.load.client import Answer, Pool, Target, now, pause
 from dstune.load.detect import Server, detect, fetch, same_place
 from dstune.load.run import Options, hidden, sweep, trial
+from dstune.load.runner import run
 from dstune.load.stats import outcome
 from dstune.model import Trial, Workload
 from dstune.probes.recording import write

@@ -11,9 +11,10 @@ from typing import Any
 
 from dstune.load.answers import Reply, read
 from dstune.load.behaviour import Asked, judge, runaway, summary
-from dstune.load.client import Answer, Pool, Target, closed, run
+from dstune.load.client import Answer, Pool, Target, closed
 from dstune.load.detect import Server
 from dstune.load.run import ROUTE, Live, Options, hidden
+from dstune.load.runner import run
 from dstune.load.stats import outcome
 from dstune.model import Trial
 

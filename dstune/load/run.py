@@ -13,9 +13,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dstune.load.answers import Reply, read
-from dstune.load.client import BUSY, Answer, Ask, Pool, Target, closed_loop, more_files, now, open_loop, run
+from dstune.load.client import BUSY, Answer, Ask, Pool, Target, closed_loop, more_files, now, open_loop
 from dstune.load.count import counter, recount
 from dstune.load.detect import Server
+from dstune.load.runner import run
 from dstune.load.shape import shape
 from dstune.load.stats import outcome
 from dstune.load.workload import Bodies, poisson

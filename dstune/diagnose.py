@@ -44,17 +44,15 @@ class View:
         facts = self._by_name.get(name)
         if not facts:
             return None
+        other = self._other.get(source, ())
         if subject and family_of(subject) == name.partition(".")[0]:
-            facts = [f for f in facts if f.subject == subject]
-            if not self._other.get(source):
-                return facts[0] if facts else None
-        if source:
-            same = next((f for f in facts if f.source == source), None)
-            if same is not None:
-                return same
-            if other := self._other.get(source):
-                return next((f for f in facts if f.source not in other), None)
-        return facts[0] if facts else None
+            mine = [f for f in facts if f.subject == subject and f.source not in other]
+            # beside a file that contradicts this one: of this file or no file at all, in their order, so that what a server answers
+            # now comes before what its log said of it earlier
+            own = [f for f in mine if f.source == source or f.line is None] if other else []
+            return next(iter(own or mine), None)
+        same = next((f for f in facts if f.source == source), None) if source else None
+        return same or next((f for f in facts if f.source not in other), None)
 
     def sources(self, evidence: Evidence, subject: str) -> list[str]:
         """Files that a subject is judged in: the first that tells of it, and those that contradict it."""

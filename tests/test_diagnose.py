@@ -178,6 +178,18 @@ def test_the_cause_in_the_same_log_comes_before_one_in_another_file() -> None:
     assert ("died", "low", "length") in causes(Evidence(hits=(LONE, DIED, LENGTH)), *_three())
 
 
+def test_what_a_server_answers_now_comes_before_what_its_log_said() -> None:
+    """Also where a launch script names the model otherwise than the log does."""
+    queue = rule("queue", message={"en": "{server.waiting}", "zh": "{server.waiting}"}, way=[{"when": "server.waiting > 0"}])
+    facts = (
+        Fact("vllm", "model", "org/small", "launch.sh", 2),
+        Fact("server", "waiting", 24, "GET http://127.0.0.1:8000/metrics"),
+        Fact("vllm", "model", "/data/hf", "server.log", 1),
+        Fact("server", "waiting", 0, "server.log", 9),
+    )
+    assert [f.message for f in diagnose(Evidence(facts), [queue]).findings] == ["24"]
+
+
 @pytest.mark.parametrize(("model", "because"), [("Qwen/Qwen2.5-7B-Instruct", ""), ("org/R1-1.5B", "shm")])
 def test_a_file_of_another_server_explains_nothing(model: str, because: str) -> None:
     files = (

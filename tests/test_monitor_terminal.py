@@ -187,14 +187,15 @@ def test_log_of_a_container_and_nobody_left_behind(
     (tmp_path / "bin").mkdir()
     docker = tmp_path / "bin" / "docker"
     docker.write_text(
-        f"#!/bin/sh\necho $$ > {tmp_path}/docker.pid\necho INFO started\nwhile :; do cat {tmp_path}/more 2>/dev/null && rm {tmp_path}/more; sleep 0.1; done\n"
+        f"#!/bin/sh\n[ $1 = logs ] || exit 1  # the monitor also asks which containers run\necho $$ > {tmp_path}/docker.pid\necho INFO started\nwhile :; do cat {tmp_path}/more 2>/dev/null && rm {tmp_path}/more; sleep 0.1; done\n"
     )
     docker.chmod(0o755)
     terminal.start(monitor("--log", "docker:web", "--screen", "log"), {**env, "PATH": f"{docker.parent}:{env['PATH']}"})
     terminal.until("INFO started")
-    (tmp_path / "more").write_text(
+    (tmp_path / "written").write_text(
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.64 GiB of which 1.10 GiB is free.\n"
     )
+    (tmp_path / "written").rename(tmp_path / "more")  # whole at once: `cat` of an empty file would be followed by its `rm`
     terminal.until(r"CUDA out of memory.*◀ [\w-]+")
     terminal.keys("n", "Enter")
     terminal.until("OutOfMemoryError", "▼")  # the finding, opened

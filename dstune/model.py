@@ -312,7 +312,7 @@ class Alternative:
     gpus: int
     settings: tuple[Setting, ...]
     numbers: dict[str, Prediction]
-    quality_loss_pct: float
+    quality_loss_pct: float | None
     chosen: bool = False
     why: Text = field(default_factory=dict)
     source: str = ""

@@ -271,3 +271,9 @@ def test_half_the_bytes_half_the_pool():
     half = memory(replace(ask("vllm", max_len=4096), kv_dtype="fp8"))
     assert half.kv_tokens == pytest.approx(2 * full.kv_tokens, rel=0.001)
     assert full.kv_mib * MIB / GIB < 24
+
+
+@pytest.mark.parametrize(("engine", "dtype"), [("vllm", "bfloat16"), ("sglang", "bfloat16"), ("transformers", "float32")])
+def test_a_float32_checkpoint_is_halved_by_the_servers_that_halve_it(engine, dtype):
+    row = {"id": "x", "engine": engine, "gpu": "A100", "model": "EleutherAI/gpt-j-6b", "batch_or_concurrency": 1, "flags": {}}
+    assert ask_of(row).dtype == dtype

@@ -96,3 +96,17 @@ def test_json_and_text_carry_it(capsys):
 def test_a_plan_with_alternatives_survives_json():
     plan = recommend(wish("rtx-4090"))
     assert from_json(type(plan), json.loads(json.dumps(to_json(plan)))) == plan
+
+
+@pytest.mark.parametrize(("model", "loss"), [(R1, 6.0), ("deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", 3.0)])
+def test_the_loss_of_a_format_is_the_one_that_was_measured_or_none(model, loss):
+    """INT4 by the size of the model; 8 bit is called nearly lossless by its source, without a figure; 16 bit is the reference."""
+    found = {a.name: a for a in recommend(wish("a100-sxm4-80gb", model)).pareto}
+    assert {a.quality_loss_pct for n, a in found.items() if "fp8" in n or "Q8_0" in n} == {None}
+    assert {a.quality_loss_pct for n, a in found.items() if "Q4_K_M" in n or "nf4" in n} == {loss}
+    assert {a.quality_loss_pct for n, a in found.items() if "bfloat16" in n or "F16" in n} == {0.0}
+
+
+def test_a_float32_checkpoint_is_told_to_be_halved():
+    said = next(s for s in recommend(wish("a100-sxm4-80gb", "EleutherAI/gpt-j-6b")).settings if s.key.endswith(".dtype"))
+    assert "half of the checkpoint's float32" in said.why["en"]

@@ -17,7 +17,14 @@ from dstune.plan.speed import decode_step, roofline_share, speed
 if TYPE_CHECKING:
     from dstune.plan.search import Candidate, Wish
 
-INT4_LOSS = "Neural Magic, 27 February 2025: INT4 keeps about 94 % of the 1.5B's score, INT8 97 %, FP8 nearly all"
+INT4_LOSS = (
+    "Neural Magic, 27 February 2025, R1-Distill: INT4 keeps about 94 % of the 1.5B's score and 97 % or more from 7B on, "
+    "INT8 97 % of the 1.5B's, FP8 nearly all"
+)
+_INT4_ZH = "Neural Magic，2025 年 2 月 27 日，R1-Distill：INT4 保留 1.5B 约 94%、7B 起 97% 以上的成绩，INT8 保留 1.5B 的 97%，FP8 几乎全部"
+INT4_LOSS_PCT, INT4_LOSS_7B_PCT = 6.0, 3.0
+"""Percent of its score that INT4 costs the 1.5B, and at most from 7B on, by `INT4_LOSS`."""
+SEVEN_B = 6.5e9
 
 
 def _t(en: str, zh: str) -> Text:
@@ -37,6 +44,12 @@ def _dtype(best: Candidate, engine: str) -> Setting:
     if ask.dtype == "float16" and reason:
         return Setting(f"{engine}.dtype", "float16", reason, "CUDA C++ programming guide, compute capabilities")
     gib = best.memory.weights_gib
+    if ask.model.dtype not in ("bfloat16", "float16"):
+        return Setting(
+            f"{engine}.dtype", ask.dtype,
+            _t(f"half of the checkpoint's {ask.model.dtype}: {gib:.2f} GiB of weights", f"检查点是 {ask.model.dtype}，减半：权重 {gib:.2f} GiB"),
+            "config.json of the checkpoint",
+        )  # fmt: skip
     return Setting(
         f"{engine}.dtype", ask.dtype,
         _t(f"the checkpoint's own type: {gib:.2f} GiB of weights; float32 would double it", f"与检查点一致：权重 {gib:.2f} GiB；float32 要翻倍"),
@@ -237,14 +250,24 @@ def _formats(best: Candidate, found: list[Candidate], wish: Wish) -> Iterator[Re
     saved = best.memory.weights_gib - weights(m, ask.dtype, small).total / 2**30 / (ask.gpus if ask.engine == "vllm" else 1)
     now, then = speed(ask).decode, speed(other).decode
     about = (
-        "about 6 % of this 1.5B's score" if m.params < 3e9 else "part of the score (about 6 % on a 1.5B, less on larger models)"
+        "about 6 % of this 1.5B's score"
+        if 1e9 < m.params < 3e9
+        else "up to 3 % of the score"
+        if m.params >= SEVEN_B
+        else "part of the score (about 6 % on a 1.5B, at most 3 % from 7B on)"
     )
-    ueber = "约 6% 的成绩" if m.params < 3e9 else "一部分成绩（1.5B 约 6%，更大的模型损失更小）"
+    ueber = (
+        "约 6% 的成绩"
+        if 1e9 < m.params < 3e9
+        else "至多 3% 的成绩"
+        if m.params >= SEVEN_B
+        else "一部分成绩（1.5B 约 6%，7B 起至多 3%）"
+    )
     yield Rejected(
         small.replace("awq-int4", "AWQ/GPTQ INT4"),
         _t(
             f"saves {saved:.1f} GiB and decodes at {then:.0f} instead of {now:.0f} tok/s, but costs {about}, and 16 bit leaves room here ({INT4_LOSS})",
-            f"省 {saved:.1f} GiB，解码 {then:.0f}（现 {now:.0f}）tok/s，但损失{ueber}，而此卡放得下 16 位（{INT4_LOSS}）",
+            f"省 {saved:.1f} GiB，解码 {then:.0f}（现 {now:.0f}）tok/s，但损失{ueber}，而此卡放得下 16 位（{_INT4_ZH}）",
         ),
     )
     if fp8_native(wish.gpu) and ask.engine in ("vllm", "sglang"):

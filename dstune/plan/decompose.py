@@ -268,12 +268,8 @@ def _dtype(text: str, engine: str, version: str, spec: ModelSpec) -> tuple[str, 
         return quant.parse(spec.quant or "F16", engine)
     scheme = spec.quant
     if word in ("", "auto"):
-        dtype = (
-            checkpoint_dtype(spec, engine, version)
-            if not word or engine != "transformers"
-            else checkpoint_dtype(spec, "vllm", "")
-        )
-        return ("bfloat16" if dtype == "float32" and engine in ("vllm", "sglang") else dtype), scheme
+        own = word and engine == "transformers"  # "auto" there is the checkpoint's, in any version
+        return (spec.dtype if own and spec.dtype in quant.BYTES else checkpoint_dtype(spec, engine, version)), scheme
     return quant.parse(word, engine, scheme)[0], scheme
 
 

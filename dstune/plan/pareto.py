@@ -8,15 +8,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dstune.model import Alternative, Rejected, Text
-from dstune.plan.choices import INT4_LOSS, settings
+from dstune.plan.choices import INT4_LOSS, INT4_LOSS_7B_PCT, INT4_LOSS_PCT, SEVEN_B, settings
 from dstune.plan.estimate import predictions
 from dstune.plan.fit import engine_reason, fits
 
 if TYPE_CHECKING:
     from dstune.plan.search import Candidate, Wish
-
-QUALITY_LOSS = (0.0, 1.0, 6.0)
-"""Percent of a 1.5B's score that a tier of formats costs (`search.TIERS`): nothing, near nothing, INT4; larger models lose less at INT4."""
 
 METRICS = ("peak_vram_gib", "decode_tok_s_per_stream", "total_tok_s", "ttft_ms")
 _NAMES = {"vllm": "vLLM", "sglang": "SGLang"}
@@ -24,7 +21,7 @@ _NAMES = {"vllm": "vLLM", "sglang": "SGLang"}
 
 def _respects(c: Candidate) -> tuple[float, ...]:
     """What counts, each the smaller the better. Memory is that of all its cards."""
-    return (c.memory.total_mib * c.ask.gpus, -c.speed.decode, -c.speed.total, c.speed.ttft_ms, QUALITY_LOSS[c.tier])
+    return (c.memory.total_mib * c.ask.gpus, -c.speed.decode, -c.speed.total, c.speed.ttft_ms, c.tier)
 
 
 def beats(a: Candidate, b: Candidate) -> bool:
@@ -71,7 +68,7 @@ def _alternative(c: Candidate, best: Candidate, wish: Wish) -> Alternative:
         gpus=c.ask.gpus,
         settings=tuple(settings(c, wish)),
         numbers={k: numbers[k] for k in METRICS},
-        quality_loss_pct=QUALITY_LOSS[c.tier],
+        quality_loss_pct=quality_loss(c.tier, c.ask.model.params),
         chosen=c is best,
         why=_chosen(c, wish) if c is best else _against(c, best),
         source=INT4_LOSS,
@@ -107,6 +104,8 @@ def _against(c: Candidate, best: Candidate) -> Text:
     for mine, theirs, better, worse in zip(_respects(c), _respects(best), _BETTER, _WORSE, strict=True):
         if abs(mine - theirs) > 0.01 * max(abs(mine), abs(theirs)):
             gains.append(better) if mine < theirs else costs.append(worse)
+    if c.tier == 1 and costs and costs[-1] == _WORSE[-1]:
+        costs[-1] = ("a format that is only nearly lossless", "格式仅近无损")
     en = ", ".join(g[0] for g in gains) + ("; but " if gains and costs else "") + ", ".join(x[0] for x in costs)
     zh = "、".join(g[1] for g in gains) + ("；但" if gains and costs else "") + "、".join(x[1] for x in costs)
     return _text(en or "the same numbers", zh or "数值相同")
@@ -190,11 +189,20 @@ def _too_large(wish: Wish) -> Iterator[Rejected]:
 
 def _numbers(c: Candidate) -> tuple[str, str]:
     gib, s = c.memory.total_mib / 1024, c.speed
-    loss = QUALITY_LOSS[c.tier]
+    loss = quality_loss(c.tier, c.ask.model.params)
+    en, zh = ("nearly lossless", "近无损") if loss is None else (f"{loss:g} % loss", f"损失 {loss:g}%")
     return (
-        f"{gib:.1f} GiB, {s.decode:.0f} tok/s, {s.ttft_ms:.0f} ms, {loss:g} % loss",
-        f"{gib:.1f} GiB、{s.decode:.0f} tok/s、{s.ttft_ms:.0f} ms、损失 {loss:g}%",
+        f"{gib:.1f} GiB, {s.decode:.0f} tok/s, {s.ttft_ms:.0f} ms, {en}",
+        f"{gib:.1f} GiB、{s.decode:.0f} tok/s、{s.ttft_ms:.0f} ms、{zh}",
     )
+
+
+def quality_loss(tier: int, params: float) -> float | None:
+    """Percent of the score that a row of `search.TIERS` costs a model of `params` parameters; None for the middle one, called nearly
+    lossless by its source, which gives no figure for each model."""
+    if tier == 1:
+        return None
+    return (INT4_LOSS_7B_PCT if params >= SEVEN_B else INT4_LOSS_PCT) if tier else 0.0
 
 
 def _text(en: str, zh: str) -> Text:

@@ -86,9 +86,12 @@ def ask_of(row: Mapping[str, Any]) -> Ask:
 
 
 def checkpoint_dtype(model: models.ModelSpec, engine: str, version: str) -> str:
-    """The dtype that is loaded when none is named: float32 in transformers 4.x, else the checkpoint's."""
+    """The dtype that is loaded when none is named: float32 in transformers 4.x, else the checkpoint's; vLLM and SGLang halve a
+    float32 checkpoint (`_get_and_verify_dtype` of their model configurations), llama.cpp has files of its own."""
     if engine == "transformers" and physics.value(engine, "default_dtype", version) == "float32":
         return "float32"
+    if model.dtype == "float32" and engine in ("vllm", "sglang"):
+        return "bfloat16"
     return model.dtype if model.dtype in quant.BYTES else "bfloat16"
 
 

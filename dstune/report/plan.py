@@ -135,7 +135,7 @@ def _alternatives(plan: Plan) -> str:
         )
         cell = (
             f"{a.gpus} x {_number(memory)}" if a.gpus > 1 else f"{_number(memory)} GiB", f"{_number(decode)} tok/s", f"{_number(total)} tok/s", f"{_number(ttft)} ms",
-            say("full", "无损") if not a.quality_loss_pct else f"-{a.quality_loss_pct:g} %",
+            say("nearly", "近无损") if a.quality_loss_pct is None else f"-{a.quality_loss_pct:g} %" if a.quality_loss_pct else say("full", "无损"),
         )  # fmt: skip
         name = ("* " if a.chosen else "  ") + say(a.name, zh_label(a.name))
         if cells(name) > 26:

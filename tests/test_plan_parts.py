@@ -320,3 +320,13 @@ def test_every_published_row_has_a_source_and_a_known_card():
     for r in rows:
         assert "/" in r["source"] or "." in r["source"], r["id"]
         gpus.find(r["gpu"])
+
+
+def test_a_batch_reads_the_experts_it_touches_and_shares_the_rest():
+    """Qwen3-30B-A3B: 128 experts of 48 layers, 8 a token. Attention, embedding and head are read once for all streams."""
+    model = models.get("Qwen/Qwen3-30B-A3B")
+    expert = 48 * 3 * 2048 * 768
+    for streams in (1, 2, 8, 64):
+        touched = 128 * (1 - (1 - 8 / 128) ** streams)
+        assert model.reads(streams) * model.read == pytest.approx(model.read + (touched - 8) * expert, rel=0.01)
+    assert models.get("Qwen/Qwen3-8B").reads(64) == 1

@@ -84,6 +84,15 @@ class ModelSpec:
         """Parameters that one decode step of one sequence reads: active ones, the head, not the embedding's rows."""
         return self.active - self.embedding - self.head + self.output
 
+    def reads(self, streams: float) -> float:
+        """How many times the parameters of one sequence's step a step of `streams` sequences reads: each brings experts of its own
+        (drawn evenly), everything else is shared. An expert's size follows from all and active parameters."""
+        if self.experts <= self.experts_used:
+            return 1.0
+        expert = (self.text - self.active) / (self.experts - self.experts_used)
+        touched = self.experts * (1 - (1 - self.experts_used / self.experts) ** streams)
+        return 1 + expert * max(0.0, touched - self.experts_used) / self.read
+
     @property
     def output(self) -> int:
         """Parameters of the output projection, whether it is the embedding again or a matrix of its own."""

@@ -121,11 +121,7 @@ def decode_step(ask: Ask, streams: float, context: float) -> Step:
     """One decode step of `streams` sequences with `context` tokens each."""
     m, e, tp = ask.model, ask.engine, tensor_parallel(ask)
     w = weights(m, ask.dtype, ask.scheme or ("F16" if e == "llama.cpp" else ""))
-    read = w.read
-    if m.experts:
-        touched = m.experts * (1 - (1 - m.experts_used / m.experts) ** streams)
-        read *= touched / m.experts_used
-        read = min(read, w.total)
+    read = min(w.read * m.reads(streams), w.total)
     width = _kv_width(ask)
     kv = streams * kv_bytes(m, context, width)
     cdna = physics.table("vllm")["cdna"] if e == "vllm" and _cdna(ask) else {}

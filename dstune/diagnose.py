@@ -356,7 +356,11 @@ def _leads_to(cause: str, other: str, because: dict[str, str]) -> bool:
 
 def _order(finding: Finding, rule: Rule, level: int = 0) -> tuple[Any, ...]:
     lines = [c.line for c in finding.evidence if c.line is not None]
-    weight = level or _SEVERITY[finding.severity]
+    weight: float = level or _SEVERITY[finding.severity]
+    if weight == _SEVERITY["error"] and finding.confidence == "low":
+        weight -= 0.75  # a guess stands behind what is sure to work badly
+    elif weight == _SEVERITY["warning"] and finding.confidence == "high":
+        weight += 0.5
     return (
         1 if rule.consequence else 2 if weight == _SEVERITY["info"] else 0,  # a readout never stands before a failure
         -weight,

@@ -12,6 +12,18 @@ from dstune.readers.app_seen import Seen
 _URL = re.compile(r"^(?P<scheme>https?)://(?P<host>\[[^\]]+\]|[^/:\s]+)(?::(?P<port>\d+))?(?P<path>/[^?\s]*)?$")
 ROOT_TOO = ("8080", "4000")
 """Usual ports of servers that take the routes without /v1 too: llama.cpp and the LiteLLM proxy."""
+_HOSTED = frozenset(
+    (
+        "api.openai.com",
+        "api.together.xyz",
+        "api.x.ai",
+        "api.mistral.ai",
+        "api.moonshot.cn",
+        "api.siliconflow.cn",
+        "integrate.api.nvidia.com",
+    )
+)
+"""Services that have the routes under /v1 alone."""
 _LOCAL = re.compile(
     r"^(?:localhost|127\.\d+\.\d+\.\d+|0\.0\.0\.0|\d+\.\d+\.\d+\.\d+|\[::1?\]|host\.docker\.internal|[a-z][a-z0-9_-]*)$", re.I
 )
@@ -57,7 +69,8 @@ def _address(seen: Seen, url: str, node: ast.expr) -> Iterator[Fact]:
     if not found:
         return
     local = bool(_LOCAL.match(found["host"]))
-    if (found["path"] or "/") == "/" and (local or found["port"]) and found["port"] not in ROOT_TOO:
+    known = local or found["port"] or found["host"] in _HOSTED
+    if (found["path"] or "/") == "/" and known and found["port"] not in ROOT_TOO:
         yield seen.smell("base_url_without_v1", node, _shown(found))
     if local and not found["port"] and found["scheme"] == "http" and re.match(r"localhost|127\.|0\.0\.0\.0|\[", found["host"]):
         yield seen.smell("base_url_without_port", node, _shown(found))

@@ -26,8 +26,13 @@ _BLOCKING = frozenset(
         "httpx.post",
         "ollama.chat",
         "ollama.generate",
+        "subprocess.run",
+        "subprocess.check_output",
     )
 )
+_SLOW_OWNER = re.compile(r"(?:chain|llm|model|pipe(?:line)?|agent|whisper|query_engine|retriever|rag|qa)\d*$", re.I)
+_SLOW_METHOD = frozenset(("invoke", "predict", "complete", "create_chat_completion", "transcribe", "query"))
+"""Methods of LangChain, LlamaIndex, llama-cpp-python and Whisper that block; their async twins are called ainvoke, aquery…"""
 
 
 def smells(seen: Seen) -> Iterator[Fact]:
@@ -112,6 +117,13 @@ def _blocks(seen: Seen, node: ast.Call, generating: set[ast.Call]) -> bool:
         while isinstance(owner, ast.Attribute) and owner.attr in ("create", "completions", "chat"):
             owner = owner.value
         return seen.index.kind(owner) == "client" and _built_as(seen, owner, "OpenAI")
+    if (
+        isinstance(node.func, ast.Attribute)
+        and node.func.attr in _SLOW_METHOD
+        and _SLOW_OWNER.search(seen.index.dotted(node.func.value) or "")
+        and not any(isinstance(a, ast.Await) for a in seen.index.chain(node))
+    ):
+        return True
     function = seen.function_of(node.func)
     if isinstance(function, ast.FunctionDef) and not seen.yields(function):
         return any(

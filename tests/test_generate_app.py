@@ -115,6 +115,15 @@ def test_the_images_packages_are_those_that_are_pinned(folder: Path) -> None:
     (service,) = compose["services"].values()
     assert service["build"] == "."
     assert any("config.yaml" in v for v in service["volumes"])
+    assert "/home/app/app /models" in docker, "the program's folder is its user's: a log file beside the program can be written"
+
+
+def test_docker_waits_for_answers_to_finish(folder: Path) -> None:
+    """Docker kills after 10 s where nothing is said, which would cut the answers that app.py lets finish."""
+    tree = ast.parse((folder / "app.py").read_text())
+    seconds = {n.targets[0].id: n.value.value for n in tree.body if isinstance(n, ast.Assign)}  # type: ignore[attr-defined]
+    (service,) = yaml.safe_load((folder / "compose.yaml").read_text())["services"].values()
+    assert int(service["stop_grace_period"].rstrip("s")) > seconds["GRACE_S"] + seconds["LINGER_S"]
 
 
 def test_constants_of_the_sizing_are_those_of_the_program(folder: Path) -> None:
@@ -758,6 +767,26 @@ def test_the_log_names_events_and_no_words(chat: SimpleNamespace, tmp_path: Path
     assert "[DYNAMIC_CACHE] cache reused tokens=812 slot=3" in capsys.readouterr().err
     assert sorted(p.name for p in tmp_path.iterdir()) == ["requests.jsonl", "requests.jsonl.1", "requests.jsonl.2"]
     assert json.loads(file.read_text().splitlines()[-1])["tokens"] == 100
+
+
+def test_a_log_that_cannot_be_written_is_said(chat: SimpleNamespace, tmp_path: Path) -> None:
+    chat.trace.Trace(chat.settings.Log(file=str(tmp_path / "logs/new/requests.jsonl")))
+    assert (tmp_path / "logs/new/requests.jsonl").exists()
+    (tmp_path / "file").touch()
+    with pytest.raises(chat.settings.SettingsError, match=r"^log\.file: .*file/x\.jsonl cannot be written: "):
+        chat.trace.Trace(chat.settings.Log(file=str(tmp_path / "file/x.jsonl")))
+
+
+def test_counters_are_told_in_full(chat: SimpleNamespace) -> None:
+    """Six digits would let the rate of a counter past a million stand still and jump."""
+    trace = chat.trace.Trace(chat.settings.Log(level="ERROR"))
+    trace.count("output_tokens", 12_345_678)
+    assert "chat_output_tokens_total 12345678\n" in trace.prometheus({})
+    trace.count("output_tokens")
+    text = trace.prometheus({"cache_bytes": 234_881_024, "cache_usage": 0.25})
+    assert "chat_output_tokens_total 12345679\n" in text
+    assert "chat_cache_bytes 234881024\n" in text
+    assert "chat_cache_usage 0.25\n" in text
 
 
 def test_metrics_are_prometheus_text(chat: SimpleNamespace) -> None:

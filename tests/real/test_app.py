@@ -186,6 +186,7 @@ def test_what_is_wrong_is_said(app: Server) -> None:
         ({"messages": [{"role": "user", "content": "x"}], "max_tokens": 0}, "max_tokens"),
         ({"messages": [{"role": "user", "content": "word " * 2000}]}, "leave room for an answer"),
         ({"messages": [{"role": "assistant", "content": "x"}]}, "the last one must be the user's"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "should be 'text'"),
     ):
         with pytest.raises(urllib.error.HTTPError) as refused:
             _open(app.url + "/v1/chat/completions", body)
@@ -262,6 +263,23 @@ def test_the_page_streams_the_same_text(app: Server, reference: dict[str, str]) 
     assert first < ended / 2
 
 
+def test_the_page_says_that_it_is_busy(app: Server) -> None:
+    """Three run and one waits; the fifth is told so in the page's words, by no queue of Gradio's."""
+    found: list[str] = []
+
+    def one(n: int) -> None:
+        found.append(gradio_answer(app.url, f"{n}: {QUESTIONS[1]} And some more.", [[], None, 200])[0])
+
+    threads = [threading.Thread(target=one, args=(n,)) for n in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    busy = [text for text in found if text.startswith("The server is busy: ")]
+    assert len(busy) + 4 <= len(found) == 10
+    assert busy
+
+
 def naive(logs: Path, name: str, fixed: bool) -> tuple[list[str], int]:
     """The naive example for this model, greedy and on the CPU, `dstune fix` applied or not: its command and port."""
     port = free_port()
@@ -307,9 +325,27 @@ def test_before_and_after(app: Server, logs: Path) -> None:
     assert held["fixed"] < 1.1 * held["naive"]
 
 
+def test_a_model_that_is_not_there_is_said(logs: Path, app: Server) -> None:
+    out = logs / "my-chat"
+    for path, said in (("/nowhere/model", "there is no folder /nowhere/model"), ("no-one/no-model", "cannot be read")):
+        config = yaml.safe_load((out / "config.yaml").read_text())
+        config["model"]["path"] = path
+        (logs / "lost.yaml").write_text(yaml.safe_dump(config))
+        command = [servers.python("app"), str(out / "app.py"), "--config", str(logs / "lost.yaml")]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, env={"PATH": "/usr/bin:/bin", **ENV})
+        assert done.returncode == 2
+        assert "model.path: " in done.stderr
+        assert said in done.stderr
+        assert "Traceback" not in done.stderr
+
+
 def test_it_ends_in_order(app: Server) -> None:
-    """The last test of this file: a signal ends the server while an answer runs, and the answer is whole."""
+    """The last test of this file: a signal ends the server while an answer runs and a page is open, and the answer is whole."""
     found: list[Reply] = []
+    with _open(app.url + "/config") as answer:
+        prefix = json.load(answer)["api_prefix"]
+    page = _open(f"{app.url}{prefix}/heartbeat/open")
+    assert b"ALIVE" in page.readline()
     thread = threading.Thread(
         target=lambda: found.append(ask(app.url, QUESTIONS[1] + " Now.", ignore_eos=True, max_tokens=TOKENS))
     )
@@ -319,5 +355,6 @@ def test_it_ends_in_order(app: Server) -> None:
     thread.join(60)
     assert found
     assert found[0].usage["completion_tokens"] == TOKENS
-    assert app.process.wait(60) in (0, -15)  # uvicorn ends in order, then as the signal says
+    assert app.process.wait(10) in (0, -15)  # uvicorn ends in order, then as the signal says; it waits for no open page
     assert "server stopped" in app.log.read_text()
+    assert "Traceback" not in app.log.read_text()

@@ -14,11 +14,14 @@ import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from importlib.metadata import version
+from typing import Any
 
 from chat import settings as configuration
 
 GRACE_S = 20
 """Seconds that running answers get to finish when the server is asked to stop."""
+LINGER_S = 3
+"""Seconds after that for connections to take what was written. Docker must wait for both (stop_grace_period in compose.yaml)."""
 
 
 def main() -> int:
@@ -80,10 +83,21 @@ def serve(settings: configuration.Settings) -> int:
     app = FastAPI(title=settings.page.title, lifespan=life)
     api.add_routes(app, settings, engine, tokenizer)
     app = gr.mount_gradio_app(app, ui.build(settings, engine, tokenizer), path="")
+    pages = app.routes[-1].app  # type: ignore[attr-defined]
+
+    class Server(uvicorn.Server):
+        """Ends in order: answers that run, then the line that every open page holds (uvicorn would wait for these), then the rest."""
+
+        async def shutdown(self, sockets: Any = None) -> None:
+            await asyncio.to_thread(engine.close, GRACE_S)
+            pages.stop_event.set()
+            await super().shutdown(sockets)
+
     # In a container the environment says where to listen: the port is published from all addresses there.
     host = os.environ.get("GRADIO_SERVER_NAME", settings.server.host)
     port = int(os.environ.get("GRADIO_SERVER_PORT", settings.server.port))
-    uvicorn.run(app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=GRACE_S)
+    with contextlib.suppress(KeyboardInterrupt):  # uvicorn passes the signal on once it has ended in order
+        Server(uvicorn.Config(app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=LINGER_S)).run()
     return 1 if engine.failed else 0
 
 

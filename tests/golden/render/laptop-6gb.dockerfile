@@ -41,7 +41,7 @@ RUN pip install --no-cache-dir \
 # UID=$(id -u) for another.
 ARG UID=1000
 RUN useradd --create-home --non-unique --uid "${UID}" app \
- && mkdir -p /home/app/.cache/huggingface /models \
+ && mkdir -p /home/app/.cache/huggingface /home/app/app /models \
  && chown -R app:app /home/app /models
 
 # HF_HOME is a mounted volume: weights in the image would be downloaded again with every rebuild and pull.

@@ -7,7 +7,7 @@ import json
 import time
 import uuid
 from collections.abc import AsyncIterator, Coroutine
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -25,15 +25,22 @@ LEFT = 499
 """The status that proxies log for a client that closed the connection."""
 
 
+class TextPart(BaseModel):
+    """A part of a message. An image or a sound is refused: an answer that never saw it would be made up."""
+
+    type: Literal["text"]
+    text: str
+
+
 class ChatMessage(BaseModel):
     """A message; content as text or as OpenAI's list of parts."""
 
     role: str = Field(pattern="^(system|developer|user|assistant)$")
-    content: str | list[dict[str, Any]]
+    content: str | list[TextPart]
 
     def plain(self) -> dict[str, str]:
         """Role and text."""
-        text = self.content if isinstance(self.content, str) else "".join(str(p.get("text", "")) for p in self.content)
+        text = self.content if isinstance(self.content, str) else "".join(p.text for p in self.content)
         return {"role": "system" if self.role == "developer" else self.role, "content": text}
 
 
@@ -66,8 +73,8 @@ def add_routes(app: FastAPI, settings: Settings, engine: Engine, tokenizer: Any)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> Response:
-        first = error.errors()[0]
-        return refusal(400, f"{'.'.join(str(p) for p in first['loc'][1:]) or 'body'}: {first['msg']}")
+        deepest = max(error.errors(), key=lambda e: len(e["loc"]))  # of a text or a list of parts, the one that was meant
+        return refusal(400, f"{'.'.join(str(p) for p in deepest['loc'][1:]) or 'body'}: {deepest['msg']}")
 
     @app.post("/v1/chat/completions", response_model=None)
     async def chat(body: ChatRequest, request: Request) -> Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,7 +33,7 @@ class Loaded:
 
 def tokenizer(settings: Settings) -> Any:
     """The tokenizer. Raises `SettingsError` where it has no chat template."""
-    made = AutoTokenizer.from_pretrained(settings.model.path)
+    made = _read(AutoTokenizer, settings.model.path)
     if not made.chat_template:
         raise SettingsError(
             f"model.path: {settings.model.path} has no chat template: it is a base model, or its tokenizer files are incomplete"
@@ -42,10 +43,20 @@ def tokenizer(settings: Settings) -> Any:
 
 def longest(settings: Settings) -> int:
     """Tokens the model reads at most. Raises `SettingsError` where the configured context is longer."""
-    most = int(getattr(AutoConfig.from_pretrained(settings.model.path), "max_position_embeddings", 0) or 0)
+    most = int(getattr(_read(AutoConfig, settings.model.path), "max_position_embeddings", 0) or 0)
     if most and settings.cache.context > most:
         raise SettingsError(f"cache.context: {settings.model.path} reads at most {most} tokens, not {settings.cache.context}")
     return most
+
+
+def _read(kind: Any, path: str) -> Any:
+    """The configuration or the tokenizer of a model. Raises `SettingsError` where it cannot be had."""
+    if path.startswith(("/", ".", "~")) and not Path(path).is_dir():
+        raise SettingsError(f"model.path: there is no folder {path}")
+    try:
+        return kind.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"model.path: {path} cannot be read: {error}") from error
 
 
 def load(settings: Settings) -> Loaded:

@@ -9,9 +9,10 @@ import sys
 import threading
 import time
 from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
-from chat.settings import Log
+from chat.settings import Log, SettingsError
 
 BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 120)
 """Upper bounds of the latency histograms in seconds."""
@@ -30,9 +31,13 @@ class Trace:
         console.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         self.log.addHandler(console)
         if settings.file:
-            file = logging.handlers.RotatingFileHandler(
-                settings.file, maxBytes=int(settings.max_mb * 1e6), backupCount=settings.keep, encoding="utf-8"
-            )
+            try:
+                Path(settings.file).parent.mkdir(parents=True, exist_ok=True)
+                file = logging.handlers.RotatingFileHandler(
+                    settings.file, maxBytes=int(settings.max_mb * 1e6), backupCount=settings.keep, encoding="utf-8"
+                )
+            except OSError as error:
+                raise SettingsError(f"log.file: {settings.file} cannot be written: {error.strerror}") from None
             file.setFormatter(_Json())
             self.log.addHandler(file)
         self.lock = threading.Lock()
@@ -65,14 +70,19 @@ class Trace:
     def prometheus(self, gauges: dict[str, float]) -> str:
         """All numbers in Prometheus' text form."""
         with self.lock:
-            lines = [f"# TYPE chat_{n} gauge\nchat_{n} {v:g}" for n, v in gauges.items()]
-            lines += [f"# TYPE chat_{n}_total counter\nchat_{n}_total {v:g}" for n, v in sorted(self.counters.items())]
+            lines = [f"# TYPE chat_{n} gauge\nchat_{n} {number(v)}" for n, v in gauges.items()]
+            lines += [f"# TYPE chat_{n}_total counter\nchat_{n}_total {number(v)}" for n, v in sorted(self.counters.items())]
             for name, row in sorted(self.histograms.items()):
                 lines.append(f"# TYPE chat_{name}_seconds histogram")
-                lines += [f'chat_{name}_seconds_bucket{{le="{b:g}"}} {row[i]:g}' for i, b in enumerate(BUCKETS)]
-                lines += [f'chat_{name}_seconds_bucket{{le="+Inf"}} {row[-2]:g}', f"chat_{name}_seconds_count {row[-2]:g}"]
-                lines.append(f"chat_{name}_seconds_sum {row[-1]:g}")
+                lines += [f'chat_{name}_seconds_bucket{{le="{b:g}"}} {number(row[i])}' for i, b in enumerate(BUCKETS)]
+                lines += [f'chat_{name}_seconds_bucket{{le="+Inf"}} {number(row[-2])}', f"chat_{name}_seconds_count {number(row[-2])}"]
+                lines.append(f"chat_{name}_seconds_sum {number(row[-1])}")
         return "\n".join(lines) + "\n"
+
+
+def number(value: float) -> str:
+    """A number in full: rounded to six digits, a counter past a million would stand still and then jump."""
+    return f"{value:.15g}"
 
 
 class _Json(logging.Formatter):

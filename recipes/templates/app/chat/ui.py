@@ -30,7 +30,7 @@ TEXTS = {
 
 
 def build(settings: Settings, engine: Engine, tokenizer: Any) -> gr.Blocks:
-    """The page, with a queue as long as the engine's."""
+    """The page. The engine's queue is its queue."""
 
     def say(key: str, **values: Any) -> str:
         return TEXTS[key][settings.page.language == "zh"].format(**values)
@@ -70,7 +70,6 @@ def build(settings: Settings, engine: Engine, tokenizer: Any) -> gr.Blocks:
         finally:
             await pieces.aclose()  # the stop button and a closed page end here: the engine frees the slot
 
-    most = settings.server.concurrency + settings.server.queue
     page = gr.ChatInterface(
         chat,
         title=settings.page.title,
@@ -80,11 +79,11 @@ def build(settings: Settings, engine: Engine, tokenizer: Any) -> gr.Blocks:
             gr.Number(None, label=say("tokens"), minimum=1, maximum=settings.cache.context, step=1, precision=0),
         ],
         additional_inputs_accordion=gr.Accordion(say("more"), open=False),
-        concurrency_limit=most,  # the engine's queue decides, so that page and API share one
+        concurrency_limit=None,  # no queue of Gradio's before the engine's: page and API share one, and its word is told when it is full
         fill_height=True,
         api_name="chat",
     )
-    return page.queue(max_size=most, default_concurrency_limit=most)
+    return page
 
 
 class Folded:

@@ -81,6 +81,8 @@ def request(it: Container) -> str:
         return "runtime nvidia"
     if "nvidia.com/gpu" in devices:
         return "cdi"
+    if re.search(r"gpu|nvidia", str(s.get("generic_resource") or ""), re.I):
+        return "generic resources"
     if "/dev/nvidia" in devices or "/dev/dxg" in devices:
         return "devices"
     if re.search(r"/dev/(kfd|dri|davinci|accel|mali|renderD)|amd\.com/gpu|intel\.com", devices):

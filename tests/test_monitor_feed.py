@@ -565,7 +565,7 @@ def test_full_disk_ends_the_recording_not_the_watching(tmp_path: Path, monkeypat
     with monkeypatch.context() as patched:
         patched.setattr(os, "replace", full)
         assert recorder.sample() is not None
-        assert recorder.place == "✖ No space left on device"
+        assert recorder.place == "✖ disk full"
     assert os.listdir(tmp_path / "r") == ["000000.json"]
     assert recorder.sample() is not None
     assert "● 2" in recorder.place

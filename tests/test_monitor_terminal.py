@@ -151,7 +151,9 @@ def test_a_sitting(terminal: Terminal, env: dict[str, str], server: int, monitor
     terminal.until("STATUS 0", " echo", " icanon")
 
 
-@pytest.mark.parametrize(("how", "status"), [("q", 0), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=str)
+@pytest.mark.parametrize(
+    ("how", "status"), [("q", 0), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)], ids=str
+)
 def test_every_way_out_gives_the_terminal_back(
     terminal: Terminal, env: dict[str, str], monitor: Callable[..., str], how: str | signal.Signals, status: int
 ) -> None:

@@ -40,7 +40,7 @@ class GpuWatch:
 
     def __init__(self, interval_s: float = 1.0) -> None:
         self._interval = interval_s
-        self._closed = False
+        self._closed = self._hung = False
         self._start()
 
     def _start(self) -> None:
@@ -60,7 +60,7 @@ class GpuWatch:
         for line in child.stdout:
             if child is not self._child:
                 return
-            self._line, self._at = line, time.monotonic()
+            self._line, self._at, self._hung = line, time.monotonic(), False
         if child is self._child:
             self._ended, self._at = True, time.monotonic()
         child.wait()
@@ -76,15 +76,16 @@ class GpuWatch:
         """Facts and gaps of the newest sample; a gap where the driver no longer answers. A dead child is replaced after a while."""
         if self.well():
             return _items(self._line)
-        if not self._ended and not self._stuck() and not self._line:
-            return []
         if self._ended and not self._closed and time.monotonic() - self._at > AGAIN_S:
             self._start()
-            return []
         if self._stuck() and not self._ended:
             self._child.kill()  # it dies when the call returns; until then no second one is sent after it
+            self._hung = True
+        if self._hung:
             hint = say("look at `dmesg`; nvidia-smi will hang too", "请查看 `dmesg`；nvidia-smi 也会卡住")
             return [Gap("gpu", "*", say("the NVIDIA driver does not answer", "NVIDIA 驱动无响应"), hint)]
+        if not self._ended and not self._line:
+            return []
         told: list[Item] = [i for i in _items(self._line) if isinstance(i, Gap)]
         return told or [Gap("gpu", "*", say("NVML could not be read", "无法读取 NVML"), "nvidia-smi")]
 

@@ -112,11 +112,11 @@ class Monitor(App[int]):
         self.call_after_refresh(self.draw)
 
     def _on_signals(self) -> None:
-        """A kill or a closed terminal leaves as q does: the terminal is given back."""
+        """A kill, an interrupt from elsewhere or a closed terminal leaves as q does: the terminal is given back."""
         import asyncio
 
         if not self.is_headless:
-            for number in (signal.SIGTERM, signal.SIGHUP):
+            for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
                 with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
                     asyncio.get_running_loop().add_signal_handler(number, self.exit, 128 + number)
 

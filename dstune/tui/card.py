@@ -165,7 +165,7 @@ def _curve(state: State, subject: str, name: str, width: int, height: int, plain
         "utilization_pct": (say("utilisation %", "利用率 %"), "green", 100.0),
         "memory_used_pct": (say("memory %", "显存 %"), "magenta", 100.0),
         "power_draw_w": (say("power W", "功耗 W"), "yellow", state.number(subject, "power_limit_w")),
-        "temperature_c": (say("temperature °C", "温度 °C"), "red", state.number(subject, "temperature_slowdown_c")),
+        "temperature_c": (say("temperature °C", "温度 °C"), "red", state.number(subject, "temperature_slowdown_c") or 100.0),
     }[name]
     top = limit or max([v for v in state.series(subject, name) if v is not None], default=100.0) or 100.0
     title = Text(

@@ -16,6 +16,7 @@ from textual.widgets import Static
 
 from dstune.lang import say
 from dstune.tui.draw import click, plainly
+from dstune.tui.panel import harmless
 
 
 class Once(ModalScreen[Any]):
@@ -56,7 +57,7 @@ class Confirm(Once):
 
     def compose(self) -> ComposeResult:
         """The question and its keys."""
-        text = Text(self.question + "\n\n")
+        text = harmless(Text(self.question + "\n\n"), "?")
         text.append(say(" y yes ", " y 是 "), click("screen.answer(True)", "reverse")).append("  ")
         text.append(say(" n no ", " n 否 "), click("screen.answer(False)", "reverse"))
         yield Static(plainly(text) if self.plain else text, classes="plain" if self.plain else "")

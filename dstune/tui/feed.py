@@ -15,6 +15,9 @@ STILL_S = 30.0
 """Seconds between two readings of what hardly moves (containers, disks, new servers): 40 ms of CPU."""
 CARDS_EVERY = 10
 """Such readings between two of the cards' fixed properties and error counters: 0.25 s of CPU in a child."""
+_READINGS = ("memory_used_mib", "utilization_pct", "memory_utilization_pct", "temperature_c", "power_draw_w", "clock_sm_mhz", "clock_memory_mhz",
+             "performance_state", "fan_pct", "pcie_gen", "pcie_width", "pcie_rx_mib_s", "pcie_tx_mib_s", "clock_event_reasons")  # fmt: skip
+"""What the watch reads of a card. While the driver does not answer, what the slow reading had of these is no reading of now."""
 _MOVES = ("bar1_used_mib", "clock_graphics_mhz", "processes", "memory_used_by_servers_mib", "memory_used_by_others_mib", "memory_unattributed_mib",
           "memory_used_pct", "temperature_memory_c", "memory_free_mib", "idle")  # fmt: skip
 """What the slow reading knows of a card at its moment only; minutes later it would be untrue."""
@@ -52,7 +55,7 @@ class LiveFeed:
         from dstune.probes.nvidia_watch import GpuWatch, Names
         from dstune.probes.server_watch import ServerWatch
 
-        self._interval, self.place = interval_s, say(f"live, {interval_s:g} s", f"实时，{interval_s:g} 秒")
+        self._interval = interval_s
         self._gpus, self._host, self._names = GpuWatch(interval_s), HostWatch(), Names()
         self._asked = bool(urls)
         self._servers = {url: ServerWatch(url, numbered("server", i)) for i, url in enumerate(urls)}
@@ -63,6 +66,11 @@ class LiveFeed:
         self._quick = True
         self._due = time.monotonic()
         self._closed = threading.Event()
+
+    @property
+    def place(self) -> str:
+        """`live, 1 s`, in the language of now."""
+        return say(f"live, {self._interval:g} s", f"实时，{self._interval:g} 秒")
 
     def sample(self) -> Evidence | None:
         """Waits for its time, then takes what the watches have. The first one comes at once, without what takes long to read."""
@@ -89,7 +97,12 @@ class LiveFeed:
             facts += found.facts
             gaps += found.gaps
         taken = {(f.subject, f.name) for f in facts}
-        still = [f for f in self._still.facts if (f.subject, f.name) not in taken and not (fresh and _stale(f))]
+        silent = any(g.subject == "gpu" and g.name == "*" for g in moving if isinstance(g, Gap))
+        still = [
+            f
+            for f in self._still.facts
+            if (f.subject, f.name) not in taken and not ((fresh or silent) and _stale(f)) and not (silent and _reading(f))
+        ]
         kept = [g for g in self._still.gaps if not (fresh and g.subject.startswith(("gpu", "process")))]
         return Evidence((*facts, *still), (*gaps, *kept), (), {"started": round(time.time(), 3)})
 
@@ -137,6 +150,10 @@ class LiveFeed:
 def _stale(fact: Fact) -> bool:
     family = family_of(fact.subject)
     return family == "process" or (family == "gpu" and fact.name in _MOVES)
+
+
+def _reading(fact: Fact) -> bool:
+    return family_of(fact.subject) == "gpu" and fact.name in _READINGS
 
 
 def shares(facts: Sequence[Fact]) -> list[Fact]:

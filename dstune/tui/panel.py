@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar
 
 from rich.text import Text
@@ -10,6 +11,16 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from dstune.tui.draw import Lines, plainly
+
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""What a terminal obeys, or what turns the order of letters: a log may hold anything, and so may the name of a process."""
+
+
+def harmless(text: Text, sign: str = "\ufffd") -> Text:
+    """The text with a sign in place of each character that would command the terminal; a C1 control in a log swallows the screen."""
+    if _CONTROL.search(text.plain):
+        text.plain = _CONTROL.sub(lambda m: m[0] if m[0] == "\n" else sign, text.plain)
+    return text
 
 
 class Panel(ScrollView, can_focus=False):
@@ -62,7 +73,9 @@ class Panel(ScrollView, can_focus=False):
             return Strip.blank(width, self.rich_style)
         strip = self._strips.get(row)
         if strip is None:
-            line = Text().append_text(self._lines[row])  # a text without spans would be drawn without its style
+            line = harmless(
+                Text().append_text(self._lines[row]), "?" if self._plain else "\ufffd"
+            )  # a text without spans would be drawn without its style
             strip = Strip(line.render(self.app.console, end="")).apply_style(self.rich_style)
             self._strips[row] = strip
         return strip.extend_cell_length(width, self.rich_style).crop(0, width)

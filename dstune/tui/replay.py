@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import threading
@@ -143,7 +144,8 @@ class Recorder:
                     json.dump(compact(found), f, ensure_ascii=False, separators=(",", ":"))
                 os.replace(path + ".part", path)
             except OSError as error:  # a full disk ends the recording for a while, never the watching
-                self._trouble = error.strerror or str(error)
+                full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+                self._trouble = say("disk full", "磁盘已满") if full else error.strerror or str(error)
                 with contextlib.suppress(OSError):
                     os.unlink(path + ".part")
             else:

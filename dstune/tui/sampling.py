@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from dstune.errors import DstuneError
 from dstune.lang import current
 from dstune.model import Diagnosis, Evidence
 from dstune.tui.feed import Feed
@@ -52,7 +53,7 @@ class Sampler:
             try:
                 found = self._feed.sample()
             except Exception as error:  # shown on the screen, which lives on
-                self._say(f"{type(error).__name__}: {error}")
+                self._say(worded(error))
                 if not self._feed.live and not hasattr(self._feed, "seek"):
                     return
                 self._stopped.wait(2.0)
@@ -86,8 +87,15 @@ class Sampler:
         try:
             return self._diagnose(whole)
         except Exception as error:  # a recipe or a reader that breaks must not end the samples
-            self._say(f"{type(error).__name__}: {error}")
+            self._say(worded(error))
             return None
+
+
+def worded(error: Exception) -> str:
+    """What a person reads of it: our own errors have words of their own."""
+    if isinstance(error, DstuneError):
+        return ": ".join(filter(None, (error.what, error.why)))
+    return f"{type(error).__name__}: {error}"
 
 
 def fingerprint(evidence: Evidence) -> int:

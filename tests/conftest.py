@@ -41,8 +41,15 @@ def _english() -> None:
     lang.use("en")
 
 
+@pytest.fixture(scope="session")
+def parsed_recipes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the programs that tests start keep the parsed recipes. One folder for all of them: the first of a run parses them, which
+    costs over a second of CPU, the others read them as a person's second command does."""
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture
-def run_dstune(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+def run_dstune(tmp_path: Path, parsed_recipes: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """`run_dstune("doctor", …)`: a fresh interpreter with an empty HOME, English, no colours."""
 
     def run(
@@ -50,7 +57,8 @@ def run_dstune(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]
     ) -> subprocess.CompletedProcess[str]:
         home = tmp_path / "home"
         home.mkdir(exist_ok=True)
-        base = {"PATH": os.environ["PATH"], "HOME": str(home), "LANG": "C.UTF-8", "NO_COLOR": "1", "COLUMNS": "80", **env}
+        base = {"PATH": os.environ["PATH"], "HOME": str(home), "LANG": "C.UTF-8", "NO_COLOR": "1", "COLUMNS": "80"}
+        base |= {"XDG_CACHE_HOME": str(parsed_recipes), **env}
         data = stdin.encode() if isinstance(stdin, str) else stdin
         done = subprocess.run(
             [sys.executable, "-m", "dstune", *args], input=data, capture_output=True, env=base, cwd=cwd or ROOT, timeout=120

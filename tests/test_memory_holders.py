@@ -341,12 +341,17 @@ def scraped(metrics: str) -> Iterator[int]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     yield server.server_port
     server.shutdown()
 
 
-def test_doctor_tells_it(start: Callable[..., subprocess.Popen[bytes]], model: Path, tmp_path: Path) -> None:
+def test_doctor_tells_it(
+    start: Callable[..., subprocess.Popen[bytes]],
+    run_dstune: Callable[..., subprocess.CompletedProcess[str]],
+    model: Path,
+    tmp_path: Path,
+) -> None:
     """The whole way: NVML's list, the process table, the report as text, JSON, in Chinese."""
     if not shutil.which("gcc"):
         pytest.fail("this test needs gcc")
@@ -360,12 +365,9 @@ def test_doctor_tells_it(start: Callable[..., subprocess.Popen[bytes]], model: P
     board = (HERE / "fakenvml" / "rtx4090.ini").read_text()
     head, _, _ = board.partition("[gpu0.proc0]")
     (tmp_path / "board.ini").write_text(head + f"[gpu0.proc0]\npid = {child.pid}\ntype = C\nmem_mib = 20100\n")
-    env = {**os.environ, "FAKENVML": str(tmp_path / "board.ini"), "LD_LIBRARY_PATH": str(library.parent)}
 
     def doctor(*words: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "dstune", "doctor", *words], env=env, capture_output=True, text=True, timeout=120
-        )
+        done = run_dstune("doctor", *words, FAKENVML=str(tmp_path / "board.ini"), LD_LIBRARY_PATH=str(library.parent))
         assert done.returncode in (0, 1), done.stderr
         return done.stdout
 

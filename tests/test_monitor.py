@@ -1,8 +1,10 @@
 """The monitor as a person uses it: keys and clicks in, what the screen says out. Fixed samples, no terminal, no machine."""
 
 import asyncio
+import gc
 import threading
 import time
+import warnings
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -252,7 +254,11 @@ def test_answers_faster_than_the_question_closes(keys: tuple[str, ...]) -> None:
         await pilot.press("1")
         await until(pilot, lambda: app.screen_name == "overview", "still there")
 
-    session(hurry, Monitor(canned.feed(5), actions=canned.actions(disk)))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        session(hurry, Monitor(canned.feed(5), actions=canned.actions(disk)))
+        gc.collect()
+    assert not [str(w.message) for w in said if "never awaited" in str(w.message)]
 
 
 @pytest.mark.parametrize("size", [(100, 30), (30, 4), (80, 3)])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
 from typing import Any, ClassVar
 
 from rich.text import Text
@@ -13,6 +14,7 @@ from textual.app import App, ComposeResult, SystemCommand
 from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import ContentSwitcher
+from textual.worker import Worker
 
 from dstune.lang import current, say, use
 from dstune.model import Diagnosis, Evidence, Fact
@@ -144,9 +146,14 @@ class Monitor(App[int]):
         """All evidence of now."""
         return self.state.evidence.merged(self.beside())
 
+    def _begin(self, group: str, what: Callable[[], Coroutine[Any, Any, None]]) -> Worker[None]:
+        """One at a time per group: the new one ends the one before. It takes a function, since a coroutine whose worker was ended before
+        its first step is never awaited, which Python reports in the middle of the screen."""
+        return self.run_worker(what, group=group, exclusive=True, exit_on_error=False)
+
     def judge_again(self) -> None:
         """A diagnosis at once: files, log or load changed."""
-        self.run_worker(self._judge(), group="judge", exclusive=True, exit_on_error=False)
+        self._begin("judge", self._judge)
 
     async def _judge(self) -> None:
         import asyncio
@@ -276,7 +283,7 @@ class Monitor(App[int]):
     def _plan(self) -> None:
         if self.plan is None and "gpu" in self.knobs.assumed:
             self.knobs = plan.here(self.state, self.knobs)
-        self.run_worker(doing.compute_plan(self), group="plan", exclusive=True, exit_on_error=False)
+        self._begin("plan", partial(doing.compute_plan, self))
 
     def action_show(self, name: str) -> None:
         """Keys 1 to 5, and the tabs."""
@@ -384,22 +391,22 @@ class Monitor(App[int]):
 
     def action_fix(self, everything: bool) -> None:
         """The fix as a diff."""
-        self.run_worker(doing.fix(self, everything), group="fix", exclusive=True, exit_on_error=False)
+        self._begin("fix", partial(doing.fix, self, everything))
 
     def action_write(self) -> None:
         """Writes what is shown."""
-        self.run_worker(doing.write(self), group="write", exclusive=True, exit_on_error=False)
+        self._begin("write", partial(doing.write, self))
 
     def action_undo(self) -> None:
         """Takes the last write back."""
-        self.run_worker(doing.undo(self), group="write", exclusive=True, exit_on_error=False)
+        self._begin("write", partial(doing.undo, self))
 
     def action_load(self) -> None:
         """Starts a load, or stops it and keeps the figures so far."""
         if self.load.running and self._load_task is not None:
             self._load_task.cancel()
         elif self.load.url:
-            self._load_task = self.run_worker(doing.load(self), group="load", exclusive=True, exit_on_error=False)
+            self._load_task = self._begin("load", partial(doing.load, self))
             self.show("load")
         else:
             self.load.error = say("no server to load: dstune monitor URL", "没有可压测的服务：dstune monitor URL")

@@ -239,10 +239,10 @@ class _Moved(BaseHTTPRequestHandler):
 def test_key_does_not_follow_a_redirect_to_another_place() -> None:
     target: Any = type("T", (_Moved,), {"seen": []})
     with ThreadingHTTPServer(("127.0.0.1", 0), target) as there:
-        threading.Thread(target=there.serve_forever, daemon=True).start()
+        threading.Thread(target=there.serve_forever, args=(0.02,), daemon=True).start()
         moved = type("M", (_Moved,), {"seen": [], "to": f"http://127.0.0.1:{there.server_port}/v1/models"})
         with ThreadingHTTPServer(("127.0.0.1", 0), moved) as here:
-            threading.Thread(target=here.serve_forever, daemon=True).start()
+            threading.Thread(target=here.serve_forever, args=(0.02,), daemon=True).start()
             url = f"http://127.0.0.1:{here.server_port}"
             assert fetch(f"{url}/v1/models", {"Authorization": "Bearer k"})[0] == 200
             with pytest.raises(UnobservableError, match="redirects"):
@@ -296,7 +296,7 @@ def test_gradio_mounted_under_a_path() -> None:
             self.send_error(503)
 
     with ThreadingHTTPServer(("127.0.0.1", 0), App) as app:
-        threading.Thread(target=app.serve_forever, daemon=True).start()
+        threading.Thread(target=app.serve_forever, args=(0.02,), daemon=True).start()
         server = Server("gradio", f"http://127.0.0.1:{app.server_port}/chat", dialect="gradio")
         answer = Answer(0, now())
         run(gradio.asker(server, "chat", Pool(Target(server.base)))(answer))

@@ -208,7 +208,7 @@ class Pages:
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
 
 
 def metrics(tokens: int, running: int = 1) -> str:
@@ -383,11 +383,11 @@ def test_log_is_followed_through_rotation(tmp_path: Path) -> None:
 DOCKER = """#!/bin/sh
 # a container engine of one container: $STATE holds its lines; `stopped`, `gone` and `denied` beside it say how it is
 cd "$(dirname "$0")"
+at=$(wc -l < lines) # before the call is noted: what a test writes once it sees the call is new
 echo "$@" >> calls
 [ -e denied ] && { echo "permission denied while trying to connect to the Docker daemon socket" >&2; exit 1; }
 [ -e gone ] && { echo "Error response from daemon: No such container: $5" >&2; exit 1; }
-[ "$3" = --since ] || cat lines
-at=$(wc -l < lines)
+[ "$3" = --since ] || head -n "$at" lines
 while [ ! -e stopped ]; do
     now=$(wc -l < lines)
     [ "$now" -gt "$at" ] && tail -n +$((at + 1)) lines && at=$now
@@ -418,7 +418,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name).chmod(0o755)
     (tmp_path / "lines").write_text("INFO started\n")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(follow, "AGAIN_S", 0.2)
+    monkeypatch.setattr(follow, "AGAIN_S", 0.05)
     return tmp_path
 
 

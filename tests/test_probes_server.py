@@ -245,7 +245,7 @@ def serve() -> Iterator[Callable[[Answers], str]]:
                 pass
 
         instance = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=instance.serve_forever, daemon=True).start()
+        threading.Thread(target=instance.serve_forever, args=(0.02,), daemon=True).start()
         running.append(instance)
         return f"http://127.0.0.1:{instance.server_address[1]}"
 

@@ -20,11 +20,13 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
+MINUTE_S = 60.0
 WORK = Path(os.environ.get("BENCH_DIR", "/tmp/generated-app"))
 MODEL = WORK / "R1-1.5B-shape"
 SHAPE = {
@@ -225,11 +227,18 @@ async def ask_naive(client: Any, port: int, prompt: str, count: int) -> dict[str
 
 
 async def crowd(
-    one: Any, port: int, work: list[tuple[int, int, int]], users: int, within_s: float, drain_s: float = 0
+    one: Any,
+    port: int,
+    work: list[tuple[int, int, int]],
+    users: int,
+    within_s: float,
+    drain_s: float = 0,
+    so_far: Callable[[dict[str, Any]], None] | None = None,
 ) -> dict[str, Any]:
     """`users` clients that take the next request when answered; what was answered within the time.
 
     With `drain_s` nobody asks anew after `within_s`, and what runs may finish in that time: what is missing then was lost.
+    `so_far` gets the figures once a minute.
     """
     import httpx
 
@@ -243,16 +252,25 @@ async def crowd(
                 results.append(await one(client, port, text(number, length), count))
 
         begin = time.monotonic()
-        tasks = [asyncio.create_task(user()) for _ in range(users)]
-        _, pending = await asyncio.wait(tasks, timeout=within_s + drain_s)
+        pending = {asyncio.create_task(user()) for _ in range(users)}
+        end = begin + within_s + drain_s
+        while pending and (left := end - time.monotonic()) > 0:
+            _, pending = await asyncio.wait(pending, timeout=min(left, MINUTE_S) if so_far else left)
+            if pending and so_far:
+                so_far(figures(results, users, len(work) - len(todo), time.monotonic() - begin, None))
         for task in pending:
             task.cancel()
         await asyncio.gather(*pending, return_exceptions=True)
         wall = time.monotonic() - begin
+    return figures(results, users, len(work) - len(todo), wall, within_s if pending else None)
+
+
+def figures(results: list[dict[str, Any]], users: int, asked: int, wall: float, cut_s: float | None) -> dict[str, Any]:
+    """What a crowd got: answers, errors, tokens a second, times to first text."""
     good = [r for r in results if "error" not in r]
     ttfts = sorted(r["ttft"] for r in good)
     return {
-        "users": users, "asked": len(work) - len(todo), "answered": len(good), "wall_s": round(wall, 2), "cut_after_s": within_s if pending else None,
+        "users": users, "asked": asked, "answered": len(good), "wall_s": round(wall, 2), "cut_after_s": cut_s,
         "errors": [r["error"] for r in results if "error" in r and "Cancelled" not in r["error"]][:5], "output_tokens": sum(r["tokens"] for r in good),
         "output_tok_s": round(sum(r["tokens"] for r in good) / wall, 1), "ttft_p50_ms": round(1e3 * statistics.median(ttfts), 1) if ttfts else None,
         "ttft_p95_ms": round(1e3 * ttfts[max(0, int(len(ttfts) * 0.95 + 0.999) - 1)], 1) if ttfts else None,
@@ -304,6 +322,13 @@ def generated(
     return out, {"command": " ".join(["dstune", *command[3:-1]]), "estimated_gb": round(made.total_mib * 2**20 / 1e9, 3)}
 
 
+def save(path: Path, report: dict[str, Any]) -> None:
+    """Writes the report whole or not at all: a run may be cut at any moment."""
+    new = path.with_suffix(".part")
+    new.write_text(json.dumps(report, indent=1))
+    new.replace(path)
+
+
 def main() -> None:
     """All phases; the file is written after each, so that a broken one costs itself alone."""
     out = Path(sys.argv[1])
@@ -331,7 +356,7 @@ def main() -> None:
         except Exception as error:
             report["phases"][name] = {"failed": repr(error)[-3000:]}
         report["phases"][name]["took_s"] = round(time.monotonic() - begin, 1)
-        out.write_text(json.dumps(report, indent=1))
+        save(out, report)
         print(name, json.dumps(report["phases"][name], indent=1)[:3500], flush=True)
 
     def single(one: Any, port: int, runs: int, answer: int = 256) -> list[dict[str, Any]]:
@@ -349,13 +374,25 @@ def main() -> None:
         return {"full": measure(crowd(ask, port, [(n, 1500, 540) for n in range(100, 108)], 8, 60))}
 
     def soak(port: int) -> dict[str, Any]:
-        """Eight users with one request among them that is too long; the first half minute apart, when caches fill."""
+        """Eight users with one request among them that is too long; the first half minute apart, when caches fill.
+
+        Each minute's figures are in the file at once: a run that is cut keeps them, marked `"unfinished": true`.
+        """
         seconds = float(os.environ.get("BENCH_SOAK", "60"))
         work = [(5000 + n, *row[1:]) for n, row in enumerate(mixed(int(20 * seconds) + 100))]
         work[len(work) // 40] = (1, 6000, 64)
         warm = measure(crowd(ask, port, mixed(60), 8, 60))
         begin = time.monotonic()
-        found = measure(crowd(ask, port, work, 8, seconds, 60))
+
+        def so_far(found: dict[str, Any]) -> None:
+            now = time.monotonic()
+            part = {**found, **sampler.between(begin, now)}
+            report["phases"]["soak"] = {
+                "unfinished": True, "warm": warm, "soak_with_one_oversized": part, "minutes": sampler.minutes(begin, now)
+            }  # fmt: skip
+            save(out, report)
+
+        found = measure(crowd(ask, port, work, 8, seconds, 60, so_far))
         return {"warm": warm, "soak_with_one_oversized": found, "minutes": sampler.minutes(begin, time.monotonic())}
 
     def timeline(port: int) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from dstune.errors import UnobservableError
 from dstune.lang import say
 from dstune.model import Document, Evidence, Fact, Gap, Hit, family_of
 from dstune.readers.scan import blocks, clean, open_log, scanner
+from dstune.readers.shell import is_supervisor
 
 READERS: dict[str, str] = {
     "app": "dstune.readers.app",
@@ -72,6 +73,8 @@ def recognise(path: str, text: str) -> str:
     """The kind of a file by its name, else by its content; what nothing recognises is a log."""
     for pattern, kind in _BY_NAME:
         if pattern.search(path):
+            if kind == "config" and is_supervisor(text[:20_000]):
+                return "command"
             return (
                 "compose"
                 if kind == "config" and _SERVICES.search(text[:20_000]) and re.search(r"\.ya?ml$", path, re.I)

@@ -50,6 +50,8 @@ _HEREDOC = re.compile(r"<<-?\s*(['\"]?)([A-Za-z_]\w*)\1")
 _PROMPT = re.compile(
     r"(?m)^(?:[ \t]*(?:\([\w.-]+\)[ \t]*)?(?:[\w.-]+@[\w.-]+[:~ ][^\n$#]{0,60}[$#]|PS [A-Z]:[^>\n]*>|[A-Z]:\\[^>\n]*>|[$❯%])[ \t]+)(?=\S)"
 )
+_SUPERVISED = re.compile(r"(?m)^command[ \t]*=[ \t]*|^[ \t]*;[^\n]*|^(?!command)[\w.]+[ \t]*=[^\n]*(?:\n[ \t]+\S[^\n]*)*")
+"""What is no command in a configuration of supervisord: the key before one, comments, the other keys with their further lines."""
 _VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^}]*))?\}|(\w+))")
 _ODD = {
     "\u2013": "\u2013", "\u2014": "\u2014", "\u2012": "\u2012", "\u2212": "\u2212", "\uff0d": "\uff0d",
@@ -73,10 +75,22 @@ def commands(text: str) -> list[Command]:
     return _Lexer(text).run()
 
 
+def is_supervisor(text: str) -> bool:
+    """Whether a text is a configuration of supervisord."""
+    return bool(re.search(r"(?m)^\[program:[^\]\n]+\]", text))
+
+
+def heredocs(text: str) -> list[tuple[int, int]]:
+    """(start, end) of the bodies of here-documents, without the line that ends them: text of the script's, no command of its own."""
+    lexer = _Lexer(text)
+    lexer.run()
+    return lexer.bodies
+
+
 class _Lexer:
     def __init__(self, text: str) -> None:
         self.original = text
-        self.text = _PROMPT.sub(lambda m: " " * len(m[0]), text)
+        self.text = (_SUPERVISED if is_supervisor(text) else _PROMPT).sub(lambda m: " " * len(m[0]), text)
         self.joiner = joiner(text)
         self.at, self.line = 0, 1
         self.found: list[Command] = []
@@ -84,6 +98,7 @@ class _Lexer:
         self.lines = 1
         self.variables: dict[str, str] = {}
         self.pending: list[str] = []
+        self.bodies: list[tuple[int, int]] = []
 
     def run(self) -> list[Command]:
         text = self.text
@@ -113,12 +128,16 @@ class _Lexer:
         self.at += 1
         self.line += 1
         for name in self.pending:  # bodies of here-documents
+            begin = last = self.at
             while self.at < len(self.text):
                 end = _end(self.text, self.at)
                 body = self.text[self.at : end]
-                self.at, self.line = min(end + 1, len(self.text)), self.line + 1
+                last, self.at, self.line = self.at, min(end + 1, len(self.text)), self.line + 1
                 if body.strip() == name:
                     break
+            else:
+                last = len(self.text)
+            self.bodies.append((begin, last))
         self.pending = []
 
     def _continued(self) -> bool:

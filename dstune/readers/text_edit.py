@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from dstune.readers.pins import torch_cuda_build, torch_trio
-from dstune.readers.shell import joiner, slips
+from dstune.readers.shell import heredocs, joiner, slips
 from dstune.readers.text_edit_compose import cache_mounted, names_declared, service_addresses, without_entry_point
 from dstune.readers.text_edit_launch import changes, corrected, one_worker, vllm_flags
 
@@ -20,11 +20,29 @@ def edited(kind: str, text: str, name: str, versions: Mapping[str, str] | None =
     kinds, change = EDITS.get(name, ((), None))
     if change is None or kind not in kinds:
         return None
+    shown, bodies = _without_bodies(text) if kind == "command" else (text, [])
     if name in ("vllm-flags", "vllm-flag-spelling"):
-        after = vllm_flags(kind, text, versions or {}, corrected if name == "vllm-flag-spelling" else changes)
+        after = vllm_flags(kind, shown, versions or {}, corrected if name == "vllm-flag-spelling" else changes)
     else:
-        after = change(kind, text) if name in BY_KIND else change(text)
+        after = change(kind, shown) if name in BY_KIND else change(shown)
+    for number, body in enumerate(bodies):
+        after = after.replace(_BODY.format(number), body)
     return after if after != text else None
+
+
+_BODY = "\0body{}\0\n"
+
+
+def _without_bodies(text: str) -> tuple[str, list[str]]:
+    """A script with a mark for the body of each here-document, and the bodies: what a script writes or sends is not what it runs."""
+    bodies: list[str] = []
+    for number, (start, end) in reversed(list(enumerate(heredocs(text)))):
+        if start < end:
+            bodies.insert(0, text[start:end])
+            text = text[:start] + _BODY.format(number) + text[end:]
+        else:
+            bodies.insert(0, "")
+    return text, bodies
 
 
 def without_recursive_copy(text: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -48,9 +49,9 @@ def wanted(case: str) -> dict[str, bytes]:
 
 
 def parses(name: str, data: bytes) -> None:
-    text = data.decode()
+    text = data.decode("utf-8-sig")
     if name.endswith(".py"):
-        ast.parse(text)
+        ast.parse(re.sub(r"(?m)^[!%].*$", "", text))  # shell lines and magics of an exported notebook
     elif name.endswith(".ipynb"):
         json.loads(text)
     elif name.endswith((".yaml", ".yml")):

@@ -9,6 +9,7 @@ import warnings
 from dataclasses import dataclass, field
 
 from dstune.model import Document, parse_json
+from dstune.readers.app_edit_notebook import PYTHON_CELL
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ def _cells(text: str) -> str | None:
             if cell.get("cell_type") == "code":
                 body = cell.get("source", "")
                 body = "".join(body) if isinstance(body, list) else str(body)
-                if not body.lstrip().startswith("%%"):
+                if not body.lstrip().startswith("%%") or PYTHON_CELL.match(body.lstrip()):
                     found.append(body.rstrip("\n"))
         return "\n\n".join(found) + "\n"
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):

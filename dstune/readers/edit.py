@@ -12,7 +12,7 @@ from dstune.expr import parse
 from dstune.model import Document, Evidence, Fix, Value, family_of
 from dstune.readers import READERS, app_edit, text_edit
 from dstune.readers.app_edit_context import Context
-from dstune.readers.app_edit_notebook import in_cells, is_notebook
+from dstune.readers.app_edit_notebook import in_cells, is_notebook, with_magics
 
 CODE = frozenset(("transformers", "tokenizer", "generate", "gradio", "client", "app"))
 """Families of settings that stand in programs."""
@@ -79,7 +79,7 @@ def fixed(document: Document, fix: Fix, context: Context) -> str | None:
     if document.kind == "app" and is_notebook(document.path, document.text):
         return in_cells(document.text, lambda code: _program(code, fix, values, context))
     if document.kind == "app":
-        return _program(document.text, fix, values, context)
+        return with_magics(document.text, lambda code: _program(code, fix, values, context))
     pins = {k.partition(".")[2]: v for k, v in values.items() if k.startswith("requirements.")}
     if pins:
         from dstune.readers.pins import pinned

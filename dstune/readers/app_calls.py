@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dstune.readers.app_names import Names
 from dstune.readers.app_source import Source
@@ -131,10 +131,10 @@ class Calls(Names):
             keywords, open_ = self.keywords(node)
             name = self.dotted(node.func)
             found.append(Called(node.func, name, node.args, keywords, node, "", open_, _doubled(node)))
-            found.extend(self._indirect(node, name, keywords))
+            found.extend(self._indirect(node, name, keywords, open_))
         return found
 
-    def _indirect(self, node: ast.Call, name: str, keywords: dict[str, ast.expr]) -> Iterator[Called]:
+    def _indirect(self, node: ast.Call, name: str, keywords: dict[str, ast.expr], unsure: bool) -> Iterator[Called]:
         last = name.rsplit(".", 1)[-1]
         target: ast.expr | None = None
         args: list[ast.expr] = []
@@ -150,7 +150,7 @@ class Calls(Names):
             last in ("submit", "map", "to_thread", "run_in_threadpool", "partial", "run_sync", "start_new_thread") and node.args
         ):
             target, args, via = node.args[0], node.args[1:], "partial" if last == "partial" else "executor"
-            rest = {k: v for k, v in keywords.items() if k not in ("limiter", "cancellable", "timeout")}
+            rest, open_ = {k: v for k, v in keywords.items() if k not in ("limiter", "cancellable", "timeout")}, unsure
         elif last == "run_in_executor" and len(node.args) > 1:
             target, args, via = node.args[1], node.args[2:], "executor"
         if target is None:
@@ -164,6 +164,25 @@ class Calls(Names):
             if rows and isinstance(rows[0].value, ast.Call) and self.dotted(rows[0].value.func).endswith("partial"):
                 return
         yield Called(target, self.dotted(target), args, rest, node, via, open_)
+
+    def completed(self, call: Called) -> Called:
+        """A partial with the keywords that its later calls add: `write = partial(model.generate, …)`, `write(**ids, max_new_tokens=9)`."""
+        over = self.parent.get(call.node)
+        targets = over.targets if isinstance(over, ast.Assign) else [over.target] if isinstance(over, ast.AnnAssign) else []
+        names = {self.dotted(t) for t in targets} - {""}
+        keywords, open_ = dict(call.keywords), call.open_
+        for node in self.nodes if names else ():
+            if not isinstance(node, ast.Call):
+                continue
+            more, unsure = self.keywords(node)
+            handed = [*node.args, *more.values()]
+            if self.dotted(node.func) not in names and not any(self.dotted(a) in names for a in handed):
+                continue
+            if "kwargs" in more and "target" in more:
+                more, unsure = self.dict_of(more["kwargs"])
+            keywords.update(more)
+            open_ = open_ or unsure
+        return replace(call, keywords=keywords, open_=open_)
 
 
 def _doubled(node: ast.Call) -> list[str]:

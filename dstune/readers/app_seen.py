@@ -159,17 +159,14 @@ class Seen:
         """Calls of generate and of text pipelines, with keywords of their configuration merged in."""
         found = []
         for call in self.index.calls():
-            if call.via == "partial" and self._partial_is_called(call):
-                pass
             how, base = self._generates(call)
             if not how:
                 continue
+            if call.via == "partial":
+                call = self.index.completed(call)
             keywords, open_, configured = self._configured(call, how, base)
             found.append(Generation(call, how, base, keywords, open_, self.model, configured))
         return found
-
-    def _partial_is_called(self, call: Called) -> bool:
-        return True
 
     def _generates(self, call: Called) -> tuple[str, ast.expr]:
         func = call.func

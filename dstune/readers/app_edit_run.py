@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Any
 
@@ -167,18 +168,19 @@ def sync_handler(program: Program, context: Context) -> cst.Module | None:
     if gated is not None:
         top: cst.CSTNode = [gated, *tree.above(gated)][-2]
         new = statements(tree, f"{gate} = Lock()\n")[0]
-        edits.add(top, lambda n: _led(n, new))
+        above = next((a for a, b in itertools.pairwise(tree.module.body) if b is top), None)
+        edits.add(top, lambda n: _led(n, new, isinstance(above, cst.ClassDef | cst.FunctionDef)))
     after = made(program, edits)
     return add_import(after, "from threading import Lock") if after is not None and gate else after
 
 
-def _led(node: Any, new: Any) -> Any:
+def _led(node: Any, new: Any, apart: bool) -> Any:
     """A statement of the module before a definition, both set off by blank lines."""
     blank = cst.EmptyLine(indent=False)
     gap = [e for e in node.leading_lines if not e.comment]
     comments = [e for e in node.leading_lines if e.comment]
     return cst.FlattenSentinel(
-        [new.with_changes(leading_lines=gap[:1]), node.with_changes(leading_lines=[blank, blank, *comments])]
+        [new.with_changes(leading_lines=gap if apart else gap[:1]), node.with_changes(leading_lines=[blank, blank, *comments])]
     )
 
 

@@ -30,6 +30,7 @@ class ChatResponse(BaseModel):
     answer: str
     seconds: float
 
+
 one_at_a_time = Lock()
 
 

@@ -512,7 +512,7 @@ def test_cells_of_wide_letters(text: str) -> None:
 def test_bars_and_curves_have_their_size() -> None:
     for share in (0, 0.004, 0.5, 0.999, 1, 3):
         assert draw.bar(share, 10).cell_len == 10
-        assert draw.parts([(share / 2, "kv"), (share / 2, "others")], 10).cell_len == 10
+        assert draw.parts([(share / 2, "blue", "K"), (share / 2, "yellow", "o")], 10).cell_len == 10
     lines = draw.graph([0, None, 50, 100], 6, 2, 100)
     assert [line.plain for line in lines] == ["     █", "  ▁ ██"]
 
@@ -520,9 +520,9 @@ def test_bars_and_curves_have_their_size() -> None:
 @pytest.mark.parametrize("width", [4, 7, 19, 40])
 def test_bar_of_several_parts_is_as_long_as_their_sum(width: int) -> None:
     """Eight parts of 8 % each are 64 %, however few cells there are; a part of one per cent is seen where there is room."""
-    bar = draw.parts([(0.08, "weights")] * 8, width).plain
+    bar = draw.parts([(0.08, "magenta", "W")] * 8, width).plain
     assert bar.count("█") == round(0.64 * width)
-    small = draw.parts([(0.6, "weights"), (0.01, "others")], width, plain=True).plain
+    small = draw.parts([(0.6, "magenta", "W"), (0.01, "yellow", "o")], width, plain=True).plain
     assert small.count("W") + small.count("o") == round(0.61 * width)
     assert "o" in small
 

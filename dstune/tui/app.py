@@ -18,7 +18,7 @@ from textual.worker import Worker
 
 from dstune.lang import current, say, use
 from dstune.model import Diagnosis, Evidence, Fact
-from dstune.tui import doctor, doing, follow, keys, load, logs, overview, plan, split
+from dstune.tui import doctor, doing, follow, keys, load, logs, overview, palette, plan, split
 from dstune.tui.dialogs import Help, Palette
 from dstune.tui.doing import Actions
 from dstune.tui.draw import Lines, wrapped
@@ -77,6 +77,7 @@ class Monitor(App[int]):
         start: str = "overview",
     ) -> None:
         super().__init__()
+        self.ansi_theme_dark, self.ansi_theme_light = palette.DARK, palette.LIGHT
         self.feed, self.plain, self.actions = feed, plain, actions or Actions()
         self.state, self.load, self.view = State(), load.LoadState(url=load.base(url)), doctor.View()
         self.log_state = logs.LogState(source=log)

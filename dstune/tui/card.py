@@ -7,7 +7,8 @@ import re
 from rich.text import Text
 
 from dstune.lang import say
-from dstune.tui.draw import PART_MARKS, PART_STYLES, Lines, bar, beside, fit, gib, graph, left, level, num, parts, right
+from dstune.tui.draw import Lines, bar, beside, fit, gib, graph, left, level, num, parts, right
+from dstune.tui.palette import PART_MARKS, PART_STYLES
 from dstune.tui.split import split
 from dstune.tui.state import State
 
@@ -126,7 +127,8 @@ def _bars(state: State, subject: str, width: int, plain: bool) -> Text:
 
 def _memory(state: State, subject: str, width: int, plain: bool) -> Text:
     total = state.number(subject, "memory_total_mib")
-    return parts([(p.mib / total, p.kind) for p in split(state, subject)] if total else [], width, plain)
+    held = split(state, subject) if total else []
+    return parts([(p.mib / (total or 1), PART_STYLES[p.kind], PART_MARKS[p.kind]) for p in held], width, plain)
 
 
 def _more(state: State, subject: str, width: int, depth: int, curves: int, plain: bool) -> Lines:

@@ -11,16 +11,6 @@ from rich.style import Style
 from rich.text import Text
 
 BLOCKS, PLAIN = "▁▂▃▄▅▆▇█", "_.-=+*#@"
-PART_STYLES = {
-    "weights": "magenta",
-    "kv": "blue",
-    "other": "cyan",
-    "rest": "red",
-    "others": "yellow",
-    "unlisted": "bright_black",
-    "used": "green",
-}
-PART_MARKS = {"weights": "W", "kv": "K", "other": "#", "rest": "?", "others": "o", "unlisted": "u", "used": "#"}
 LEAST = 0.004
 """Share of the whole from which a part of a bar is to be seen."""
 TONE = {"error": "bold red", "warning": "yellow", "info": "cyan"}
@@ -132,13 +122,11 @@ def bar(share: float, width: int, plain: bool = False, style: str = "") -> Text:
     return text
 
 
-def parts(shares: Sequence[tuple[float, str]], width: int, plain: bool = False) -> Text:
-    """A bar of several parts (share of the whole, kind of `PART_STYLES` or a style); the rest is free."""
+def parts(shares: Sequence[tuple[float, str, str]], width: int, plain: bool = False) -> Text:
+    """A bar of several parts (share of the whole, style, letter); the rest is free."""
     text, used = Text(no_wrap=True), 0
-    for number, cells in enumerate(_cells([share for share, _ in shares], width)):
-        kind = shares[number][1]
-        mark = PART_MARKS.get(kind, "#=+*o"[number % 5]) if plain else "█"
-        text.append(mark * cells, PART_STYLES.get(kind, kind))
+    for cells, (_, style, letter) in zip(_cells([share for share, *_ in shares], width), shares, strict=True):
+        text.append((letter if plain else "█") * cells, style)
         used += cells
     return text.append(("." if plain else "░") * (width - used), "dim")
 

@@ -13,6 +13,7 @@ from dstune.model import Plan, Workload
 from dstune.plan.words import part_name
 from dstune.report.plan import metric_name
 from dstune.tui.draw import Lines, click, fit, flow, left, parts, wrapped
+from dstune.tui.palette import plan_part
 from dstune.tui.state import State
 
 R1 = "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"
@@ -25,7 +26,6 @@ CONCURRENCY = (1, 2, 4, 8, 16, 32, 64, 128)
 ENGINES = ("auto", "vllm", "transformers", "llama.cpp", "sglang")
 PRECISIONS = ("auto", "16 bit", "8 bit", "4 bit")
 GOALS = ("latency", "throughput", "memory")
-_TONES = ("magenta", "blue", "cyan", "yellow", "green", "red")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ def plan_screen(knobs: Knobs, plan: Plan | str | None, width: int, plain: bool =
         items.append(
             Text().append(f" {key} ", click(action, "reverse")).append(f" {label} ").append(value, click(action, "bold"))
         )
-    model = knobs.model + say(" (assumed: no server here names one)", "（假定：这里没有服务给出模型）") * (
+    model = knobs.model + say(" (assumed: no server here names a known one)", "（假定：这里没有服务给出已知的模型）") * (
         "model" in knobs.assumed
     )
     out = [*flow(items, width, 2), Text(fit(model, width), "dim", no_wrap=True)]
@@ -144,7 +144,10 @@ def plan_screen(knobs: Knobs, plan: Plan | str | None, width: int, plain: bool =
     out += [Text(), *(line for part in plan.launch.splitlines() for line in wrapped(part, width, "green"))]
     out.append(Text().append(" w ", click("app.write", "reverse")).append(say(" write it as launch.sh", " 写入 launch.sh")))
     for note in plan.rejected[:3]:
-        out += wrapped(f"{note.option}: {pick(note.why)}", width, "dim")[:2]
+        lines = wrapped(f"{note.option}: {pick(note.why)}", width, "dim")
+        if len(lines) > 2:
+            lines[1].plain = fit(f"{lines[1].plain} {lines[2].plain}", max(10, width))
+        out += lines[:2]
     return out
 
 
@@ -164,12 +167,12 @@ def _budget(plan: Plan, width: int, plain: bool, total_mib: float) -> Lines:
     total = total_mib or card_mib(plan)
     used = sum(m.mib for m in plan.memory)
     groups = grouped(plan)
-    shares = [(mib / total, _TONES[i % len(_TONES)]) for i, (_, mib) in enumerate(groups)]
+    shares = [(mib / total, *plan_part(name)) for name, mib in groups]
     figures = f" {used / 1024:.1f} / {total / 1024:.1f} GiB"
     out = [parts(shares, width - len(figures), plain).append(figures, "bold red" if used > total else "bold")]
     marks = [
-        Text().append(("#=+*o"[i % 5] if plain else "■") + " ", _TONES[i % len(_TONES)]).append(f"{_part(name)} {mib:,.0f} MiB")
-        for i, (name, mib) in enumerate(groups)
+        Text().append((letter if plain else "■") + " ", style).append(f"{_part(name)} {mib:,.0f} MiB")
+        for name, mib, (style, letter) in ((name, mib, plan_part(name)) for name, mib in groups)
     ]
     return out + flow(marks, width)
 

@@ -21,7 +21,7 @@ LEAST_MIB = 64.0
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """`kind` is one of `draw.PART_STYLES`; `estimated` where the size follows from the configuration and was not read."""
+    """`kind` is one of `palette.PART_STYLES`; `estimated` where the size follows from the configuration and was not read."""
 
     kind: str
     mib: float

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import cache
 from typing import Any, Literal
 
 from dstune.catalog.rules import candidates, count, parts, wanted
@@ -22,6 +23,11 @@ _NAME = re.compile(r"[a-z_]\w*\.[a-z_]\w*")
 _OPTIONAL = re.compile(r"\[\[(.*?)\]\]", re.DOTALL)
 
 
+@cache
+def _names(condition: str) -> tuple[str, ...]:
+    return tuple(_NAME.findall(condition))
+
+
 class View:
     """Facts by name as one subject sees them: its own first, then those of the same file, then the first of any other file that
     does not contradict this one."""
@@ -37,7 +43,7 @@ class View:
 
     def reads(self, condition: str) -> bool:
         """Whether any name of a condition was read. Spares parsing it: most of the conditions are about other machines."""
-        return any(name in self._by_name for name in _NAME.findall(condition))
+        return any(name in self._by_name for name in _names(condition))
 
     def fact(self, name: str, subject: str = "", source: str = "") -> Fact | None:
         """The fact that a condition means by this name."""
@@ -152,6 +158,8 @@ def _fires(
     rule: Rule, way: Way, evidence: Evidence, view: View, hits: dict[int, list[Hit]]
 ) -> Iterator[tuple[Confidence | Literal[""], Lookup, str, str, list[Cite]]]:
     """(confidence, names, subject, source, evidence) for each instance that fires; confidence "" for one that stays open."""
+    if way.texts and not hits:
+        return  # nearly all: asked first, for every way of every rule
     needed, total = wanted(way), len(parts(way))
     if any(p not in hits for p in range(needed)) or any(p in hits for p in range(needed, total)):
         return

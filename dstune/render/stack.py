@@ -6,6 +6,7 @@ that cannot start on the stated driver is refused with one that can.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -139,14 +140,9 @@ def _vllm(gpu: Gpu, version: str) -> list[Stack]:
 
 def _wheel(base: Stack, row: dict[str, Any], gpu: Gpu) -> Stack:
     python = _images()["python"]["version"]
-    allowed = [
-        r["transformers"]
-        for r in _compat()["transformers_releases"]
-        if _satisfies(r["transformers"], row.get("transformers") or "")
-    ]
-    pins = [f"vllm=={base.version}", f"torch=={row['torch']}"]
     # The oldest that is allowed is of the wheel's own time; the bound has no top, and vLLM 0.8 fails on 4.54 ("aimv2" is there twice).
-    pins += [f"transformers=={min(allowed, key=Version)}"] if allowed else []
+    oldest = _oldest_transformers(row.get("transformers") or "")
+    pins = [f"vllm=={base.version}", f"torch=={row['torch']}", *([f"transformers=={oldest}"] if oldest else [])]
     pins += _pins("vllm-wheel")
     image = _images()["python"]["image"].format(python=python)
     return replace(
@@ -314,10 +310,15 @@ def _pins(stack: str, versions: dict[str, str] | None = None) -> list[str]:
     return [f"{name}=={(versions or {}).get(name, pin)}" for name, pin in _images()["stack"][stack].items()]
 
 
+@cache
+def _oldest_transformers(wanted: str) -> str:
+    """The first release that a requirement allows, "" where none does. Kept: every wheel of vLLM asks, for every plan."""
+    known = [r["transformers"] for r in _compat()["transformers_releases"]]
+    return min((v for v in known if _satisfies(v, wanted)), key=Version, default="")
+
+
 def _satisfies(version: str, wanted: str) -> bool:
     """A small reading of a requirement's commas: `<5,>=4.56.0,!=5.0.*`."""
-    import re
-
     for part in filter(None, wanted.split(",")):
         found = re.match(r"\s*(>=|<=|==|!=|<|>)\s*([\d.]+)(\.\*)?", part)
         if not found:

@@ -1,6 +1,7 @@
 """The monitor where things go wrong: a driver that hangs, text that commands terminals, recordings that are no recordings."""
 
 import io
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,11 +11,14 @@ from rich.console import Console
 from rich.text import Text
 
 from dstune import lang
+from dstune.derive import derive
+from dstune.diagnose import diagnose
 from dstune.errors import DstuneError
 from dstune.model import Evidence, Fact, Gap
 from dstune.probes import nvidia_watch
 from dstune.probes.nvidia_watch import GpuWatch
-from dstune.tui import sampling
+from dstune.probes.server import read_endpoint
+from dstune.tui import logs, sampling
 from dstune.tui.app import Monitor
 from dstune.tui.card import card
 from dstune.tui.feed import CannedFeed, LiveFeed
@@ -146,3 +150,29 @@ def test_no_sample_at_all_is_no_crash() -> None:
         assert "reading" in app.text_of("overview")
 
     session(look, Monitor(CannedFeed([])))
+
+
+def test_a_server_that_hangs_is_not_said_to_be_gone() -> None:
+    """A listener that never accepts: the kernel takes the connection, nobody answers, nothing was refused."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        found = read_endpoint(f"http://127.0.0.1:{listener.getsockname()[1]}", timeout_s=0.3)
+    causes = {f.cause for f in diagnose(derive(found)).findings}
+    assert "server-silent" in causes
+    assert "server-not-running" not in causes
+
+
+def test_a_server_on_the_loopback_of_a_container_is_no_error_to_who_stands_in_it() -> None:
+    """Whatever order the facts come in: the log first, the container with the slow reading, the server when it answered."""
+    log = logs.LogState(source="server.log")
+    log.feed("INFO:     Uvicorn running on http://127.0.0.1:8000 (Press CTRL+C to quit)\n")
+    container = canned.facts("container", inside=True, libcuda=False)
+    up = canned.server()
+    for facts in ([], up, container, [*container, *up]):
+        found = diagnose(derive(Evidence(tuple(facts)).merged(log.evidence)))
+        assert "bind-address-loopback" not in {f.cause for f in found.findings}
+    assert "bind-address-loopback" in {u.cause for u in found.unknown}  # open, with what would decide it
+    published = [*container, *canned.facts("docker", publishes=True)]
+    found = diagnose(derive(Evidence(tuple(published)).merged(log.evidence)))
+    assert "bind-address-loopback" in {f.cause for f in found.findings}

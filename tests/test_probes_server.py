@@ -314,12 +314,20 @@ def test_endpoint_where_nobody_listens() -> None:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
     evidence = server.read_endpoint(f"127.0.0.1:{port}")
-    assert [(f.name, f.value) for f in evidence.facts] == [("url", f"http://127.0.0.1:{port}"), ("reachable", False)]
+    assert [(f.name, f.value) for f in evidence.facts] == [
+        ("url", f"http://127.0.0.1:{port}"),
+        ("reachable", False),
+        ("failure", "refused"),
+    ]
     assert evidence.gaps[0].name == "*"
 
 
-@pytest.mark.parametrize("answer", [b"", b"SSH-2.0-OpenSSH_9.0\r\n", None])
-def test_endpoint_that_is_no_http_server(answer: bytes | None) -> None:
+@pytest.mark.parametrize(
+    ("answer", "failure"),
+    [(b"", "reset"), (b"SSH-2.0-OpenSSH_9.0\r\n", "other"), (None, "timeout")],
+    ids=["ends", "ssh", "silent"],
+)
+def test_endpoint_that_is_no_http_server(answer: bytes | None, failure: str) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
@@ -340,4 +348,5 @@ def test_endpoint_that_is_no_http_server(answer: bytes | None) -> None:
         start = time.monotonic()
         evidence = server.read_endpoint(f"http://127.0.0.1:{listener.getsockname()[1]}", timeout_s=0.5)
         assert time.monotonic() - start < 4
-        assert any(f.name == "reachable" and f.value is False for f in evidence.facts)
+        assert evidence.first("server", "reachable") is False
+        assert evidence.first("server", "failure") == failure

@@ -96,13 +96,17 @@ def _uptime(process: Process, options: Options) -> int | None:
         return None
 
 
+_FAILURES = ((ConnectionRefusedError, "refused"), (TimeoutError, "timeout"), (ConnectionError, "reset"))
+"""Why there is no answer, in a word of `server.failure`; anything else is `other`. A subclass stands before its base."""
+
+
 class _Client:
     """GET with a deadline for the whole call; proxies are never used for this machine."""
 
     def __init__(self, base: str, timeout_s: float) -> None:
         import urllib.request
 
-        self.base, self.timeout_s = base, timeout_s
+        self.base, self.timeout_s, self.failure = base, timeout_s, ""
         host = (urlsplit(base).hostname or "").lower()
         local = host in ("localhost", "::1", "0.0.0.0") or host.startswith("127.")
         self.opener = urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if local else []))
@@ -112,6 +116,7 @@ class _Client:
         import threading
 
         box: list[tuple[int, str, float] | str] = []
+        self.failure = "timeout"
         worker = threading.Thread(target=lambda: box.append(self._get(path)), daemon=True)
         worker.start()
         worker.join(2 * self.timeout_s)
@@ -136,8 +141,11 @@ class _Client:
             with error:
                 return error.code, "", 1000 * (time.monotonic() - start)
         except (OSError, ValueError) as error:
-            return str(getattr(error, "reason", None) or error or type(error).__name__)
+            why = getattr(error, "reason", None) or error
+            self.failure = next((name for kind, name in _FAILURES if isinstance(why, kind)), "other")
+            return str(why or type(error).__name__)
         except Exception as error:  # http.client.HTTPException: what answers is no HTTP server
+            self.failure = "other"
             return f"{type(error).__name__}: {error}"
 
 
@@ -183,6 +191,7 @@ def _endpoint(client: _Client, base: str, seconds: float, subject: str) -> Itera
     health = client.get("/health")
     yield Fact(subject, "reachable", not isinstance(health, str), f"GET {shown}/health")
     if isinstance(health, str):
+        yield Fact(subject, "failure", client.failure, f"GET {shown}/health")
         hint = say(
             "is it running, and is this its host and port? `curl -v` shows more",
             "服务是否在运行、主机和端口是否正确？可用 `curl -v` 查看",

@@ -22,7 +22,7 @@ CORPUS = Path(__file__).parent / "corpus"
 FAULTY = sorted(p.name for p in (CORPUS / "faulty").iterdir())
 HEALTHY = sorted(p.name for p in (CORPUS / "healthy").iterdir())
 APPS = sorted((CORPUS.parent / "apps" / "healthy").iterdir())
-ADVICE = {"02-streamlit-chat"}
+ADVICE = {"02-streamlit-chat", "94-streamlit-pipeline"}
 """Cases that take the advice along: a page that streams is no fault of one that does not."""
 
 

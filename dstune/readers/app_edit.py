@@ -14,6 +14,7 @@ ROOMS = (
     "limit",
     "place",
     "prompt",
+    "words",
     "answer",
     "run",
     "web",

@@ -33,7 +33,11 @@ def stream_page(program: Program) -> cst.Module | None:
     """
     tree, edits = program.tree, Edits()
     st = tree.imported("streamlit")
-    sites = [w for w in program.generates if not w.skip and not w.has("streamer") and callee_name(w.call) == "generate"]
+    sites = [
+        w
+        for w in program.generates
+        if not w.skip and not w.has("streamer") and (callee_name(w.call) == "generate" or dotted(w.call.func) in program.pipes)
+    ]
     if not st or len(sites) != 1 or sites[0].has("num_beams") or sites[0].has("num_return_sequences"):
         return None
     where = sites[0]
@@ -41,7 +45,8 @@ def stream_page(program: Program) -> cst.Module | None:
     if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
         return None
     around, rest = following(tree, line)
-    answer = decoded(program, where, line, rest)
+    piped = dotted(where.call.func) in program.pipes
+    answer = _of_pipeline(program, where, line, rest) if piped else decoded(program, where, line, rest)
     if answer is None:
         return None
     tail, name, after = answer
@@ -131,6 +136,45 @@ def decoded(
     return None
 
 
+def _of_pipeline(program: Program, where: Site, line: Any, rest: list[Any]) -> tuple[Tail, str, list[Any]] | None:
+    """What `decoded` says, of a pipeline: `out = pipe(messages)`, `text = out[0]["generated_text"][-1]["content"]`, or both in one.
+
+    A streamer gives the answer alone, so the program must take it without the prompt already.
+    """
+    tree, small = program.tree, line.body[0]
+    alone = where.get("return_full_text")
+    wanted = (
+        '["generated_text"]' if alone is not None and dotted(alone.value) == "False" else '["generated_text"][-1]["content"]'
+    )
+    if not isinstance(small, cst.Assign) or len(small.targets) != 1 or not dotted(small.targets[0].target):
+        return None
+    pipe, name = dotted(where.call.func), dotted(small.targets[0].target)
+    tail = Tail(
+        "", cst.Name("x"), f"{pipe}.tokenizer", gone=[line], leading=[*line.leading_lines], streamer="streamer", failed="failed"
+    )
+
+    def rooted(node: Any, root: str) -> bool:
+        code = tree.code(node).replace("'", '"').replace(" ", "")
+        return code in (f"{root}[0]{wanted}", f"{root}{wanted}")
+
+    call = tree.code(where.call).replace("'", '"').replace(" ", "")
+    if rooted(small.value, call):
+        return tail, name, rest
+    if small.value is not where.call:
+        return None
+    for at, one in enumerate(rest):
+        inner = one.body[0] if isinstance(one, cst.SimpleStatementLine) and len(one.body) == 1 else None
+        if not any(n.value == name for n in walk(one, cst.Name)):
+            continue
+        if isinstance(inner, cst.Assign) and len(inner.targets) == 1 and rooted(inner.value, name):
+            later = [n for other in rest[at + 1 :] for n in walk(other, cst.Name) if n.value == name]
+            target = dotted(inner.targets[0].target)
+            tail.gone.append(one)
+            return (tail, target, rest[at + 1 :]) if target and (target == name or not later) else None
+        return None
+    return None
+
+
 def _shown(tree: Tree, name: str, after: list[Any], stream: str) -> Shown | None:
     """The one statement that shows the text, alone or alone in its `with`; nothing may change the text before."""
     for one in after:
@@ -191,9 +235,24 @@ def _callers_write(tree: Tree, edits: Edits, st: str, function: cst.FunctionDef)
 
 
 def _worker(program: Program, where: Site, tail: Tail, line: Any) -> list[Any]:
+    """The worker's statements. What the call reads of Streamlit is read before: another thread has no session."""
     from dstune.readers.app_edit_stream import worker
 
-    return worker(program, where, tail, line)
+    tree, st = program.tree, program.tree.imported("streamlit")
+    lines, before = worker(program, where, tail, line), []
+    edits = Edits()
+    for arg in walk(lines[2], cst.Arg):
+        code = tree.code(arg.value)
+        if not re.search(rf"\b{re.escape(st)}\.", code):
+            continue
+        name = tree.fresh(f"{arg.keyword.value}_given" if arg.keyword is not None else "conversation", f"given{len(before)}")
+        before += statements(tree, f"{name} = {code}\n")
+        edits.put(arg.value, cst.Name(name))
+    if before:
+        lines[2] = edits.made(cst.Module([lines[2]])).body[0]
+        before[0] = before[0].with_changes(leading_lines=lines[0].leading_lines)
+        lines[0] = lines[0].with_changes(leading_lines=[])
+    return [*before, *lines]
 
 
 def _raised(tree: Tree, tail: Tail) -> list[Any]:

@@ -198,7 +198,8 @@ def _templated(tree: Tree, prompt: cst.BaseExpression, call: cst.Call) -> bool:
     values = [prompt, *(a.value for a in tree.assigned(name, tree.function(call)) if a.value is not None)] if name else [prompt]
     called = {callee(c)[1] for v in values for c in walk(v, cst.Call)}
     made_by = [f for f in tree.functions if f.name.value in called]  # a function of the program that builds the prompt
-    code = "\n".join(tree.code(v) for v in [*values, *made_by])
+    added = [a.value for a in walk(tree.function(call) or tree.module, cst.AugAssign) if name and dotted(a.target) == name]
+    code = "\n".join(tree.code(v) for v in [*values, *added, *made_by])
     return bool(
         re.search(
             r"apply_chat_template|<\|?[A-Za-z_]+\|?>|<｜|\[INST\]|###\s*(?:Instruction|Human|User)|(?m:(?:User|Human|Assistant|用户)\s*[:：])",
@@ -279,6 +280,5 @@ def _mentions(call: cst.Call, name: str) -> bool:
 
 TABLE = {
     "drop-tokenizer-to": drop_tokenizer_to,
-    "add-chat-template": add_chat_template,
     "inputs-to-device": inputs_to_device,
 }

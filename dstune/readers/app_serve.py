@@ -343,8 +343,12 @@ def _page(seen: Seen) -> Iterator[Fact]:
         return
     if any("streamer" in g.keywords or g.call.via for g in seen.generations):
         return
+    texts = any(node.value == "generated_text" for node in seen.constants())
     whole = [
-        g for g in seen.generations if g.how == "generate" and seen.index.kind(g.base) not in ("seq2seq", "encoder", "llama")
+        g
+        for g in seen.generations
+        if (g.how == "generate" and seen.index.kind(g.base) not in ("seq2seq", "encoder", "llama"))
+        or (g.how == "pipe" and texts)
     ]
     if whole:
         yield seen.smell("handler_returns_whole", whole[0].call.node)

@@ -44,10 +44,17 @@ def _headroom(evidence: Evidence) -> Iterator[Fact]:
             yield Fact(subject, "memory_used_pct", round(100 * used / total, 1), "derived: used / total")
 
 
+CONTEXT_MIB = 600
+"""What a process holds beside torch's allocator: context and workspaces (recipes/measurements/h200.json: 518 bare, 680 with them)."""
+
+
 def _others(evidence: Evidence) -> Iterator[Fact]:
     """Memory that others hold when torch ran out: capacity − free − this process (message of torch's caching allocator)."""
-    first = {n: next(evidence.find("log", n), None) for n in ("oom_total_mib", "oom_free_mib", "oom_process_mib")}
-    total, free, own = (f.value if f else None for f in first.values())
+    names = ("oom_total_mib", "oom_free_mib", "oom_process_mib", "oom_allocated_mib", "oom_reserved_free_mib")
+    first = {n: next(evidence.find("log", n), None) for n in names}
+    total, free, own, allocated, slack = (f.value if f else None for f in first.values())
+    if own is None and isinstance(allocated, int | float) and isinstance(slack, int | float):
+        own = allocated + slack + CONTEXT_MIB  # in a container torch cannot tell which of the processes it is
     if isinstance(total, int | float) and isinstance(free, int | float) and isinstance(own, int | float):
         read = first["oom_total_mib"]
         assert read is not None

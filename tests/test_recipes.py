@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from dstune.catalog.rules import conditions, rules
-from dstune.catalog.signatures import signatures
+from dstune.catalog.signatures import letters, signatures
 from dstune.catalog.vocabulary import terms
 from dstune.expr import parse
 from dstune.model import Rule
@@ -92,4 +92,4 @@ def test_explains_known_causes(rule: Rule) -> None:
 def test_signatures_have_literals() -> None:
     assert len(signatures()) >= len(RULES) // 2
     for s in signatures():
-        assert min(len(text) for text, _ in s.literals) >= 4
+        assert min(letters(text) for text, _ in s.literals) >= 4

@@ -93,7 +93,7 @@ def literals(pattern: str, where: str, common: str = "") -> Literals:
     there is none of 4 letters.
     """
     found = rarest(pattern, lambda text: common.count(text.translate(ZERO)), where)
-    if not found or min(len(text.strip()) for text, _ in found) < MIN_LITERAL:
+    if not found or min(letters(text) for text, _ in found) < MIN_LITERAL:
         raise RecipeError(
             f"{where}: expression {pattern!r} has no fixed text of {MIN_LITERAL} letters",
             "one pass over the file looks for fixed texts first",
@@ -102,13 +102,19 @@ def literals(pattern: str, where: str, common: str = "") -> Literals:
     return found
 
 
+def letters(text: str) -> int:
+    """How many letters a fixed text counts for: a Chinese character says as much as two."""
+    text = text.strip()
+    return len(text) + sum(c > "\u2e7f" for c in text)
+
+
 def rarest(pattern: str, often: Callable[[str], int], where: str = "", shortest: int = MIN_LITERAL) -> Literals:
     """As `literals`, by how `often` a text comes; texts below `shortest` letters are the last choice."""
     tree = parsed(pattern, where)
     count = cache(often)
 
     def rank(group: _Group) -> tuple[bool, int, float]:
-        least = min(len(text.strip()) for text, _ in group)
+        least = min(letters(text) for text, _ in group)
         return least < shortest, sum(count(text) for text, _ in group), len(group) - min(least, 16) / 4
 
     def rare(texts: tuple[str, ...]) -> tuple[int, int, tuple[str, ...]]:

@@ -23,6 +23,7 @@ from dstune.lang import say
 from dstune.model import Document, Evidence, Fact, Gap, Hit, family_of
 from dstune.readers.scan import blocks, clean, open_log, scanner
 from dstune.readers.shell import is_supervisor
+from dstune.readers.unwrap import unwrapped
 
 READERS: dict[str, str] = {
     "app": "dstune.readers.app",
@@ -239,7 +240,7 @@ def _read_whole(name: str, text: str, forced: str | None) -> tuple[Evidence, Doc
 def read_document(document: Document) -> Evidence:
     """Facts, gaps and hits of one document."""
     text_kind = TEXT_KIND.get(document.kind, document.kind)
-    text = document.text if text_kind == "log" else without_comments(document.kind, document.text)
+    text = unwrapped(document.text) if text_kind == "log" else without_comments(document.kind, document.text)
     hits, facts = scanner(text_kind).scan([(1, text)], text_kind, document.path)
     gaps: list[Gap] = []
     if document.kind in ("command", "compose", "dockerfile") and len(text) > PARSED:
@@ -258,7 +259,7 @@ def read_document(document: Document) -> Evidence:
             else:
                 facts.append(item)
     if text_kind == "command":  # people paste the output below the command, and the command above the output
-        more, extra = scanner("log").scan([(1, text)], "log", document.path)
+        more, extra = scanner("log").scan([(1, unwrapped(text))], "log", document.path)
         hits += [h for h in more if h.kind == "log"]
         facts += extra
     return Evidence(tuple(facts), tuple(gaps), tuple(_unique(hits)))

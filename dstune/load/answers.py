@@ -55,6 +55,9 @@ def read(answer: Answer) -> Reply:
     pieces = unpacked(answer)
     if refused(answer, reply, pieces):
         return reply
+    if coding := unreadable(answer):
+        reply.error, reply.detail = reply.error or "no-json", f"content-encoding: {coding}"
+        return reply
     try:
         if answer.headers.get("content-type", "").lower().startswith("text/event-stream") or _looks_streamed(pieces):
             _streamed(pieces, reply)
@@ -80,10 +83,19 @@ def refused(answer: Answer, reply: Reply, pieces: Pieces) -> bool:
     return answer.status >= 300
 
 
+_PACKED = ("gzip", "x-gzip", "deflate")
+
+
+def unreadable(answer: Answer) -> str:
+    """The content encoding of a body that was packed, without being asked to be, in a way that is not read here; else ""."""
+    coding = answer.headers.get("content-encoding", "").strip().lower()
+    return "" if coding in ("", "identity", *_PACKED) else coding[:40]
+
+
 def unpacked(answer: Answer) -> Pieces:
     """The pieces of the body, decompressed where a server or proxy compresses without being asked to; up to `MAX_BODY` bytes."""
-    coding = answer.headers.get("content-encoding", "").lower()
-    if coding not in ("gzip", "x-gzip", "deflate"):
+    coding = answer.headers.get("content-encoding", "").strip().lower()
+    if coding not in _PACKED:
         return answer.pieces
     import zlib
 
@@ -110,18 +122,23 @@ def _excerpt(pieces: Pieces) -> str:
 
 
 def events(pieces: Pieces) -> Iterator[tuple[float, bytes, bytes]]:
-    """(arrival of its last byte, event name, data) of each server-sent event; an unfinished last one is left out."""
+    """(arrival of its last byte, event name, data) of each server-sent event; an unfinished last one is left out.
+
+    Lines end in LF, CR LF or CR alone, as the standard has it; the LF of a CR LF that was cut in two ends nothing more.
+    """
     rest = bytearray()
-    carried = b""
+    cut = False
     looked = 0
     for stamp, piece in pieces:
-        if not rest and not carried and piece.startswith(b"data: {") and piece.endswith(b"}\n\n") and piece.count(b"\n") == 2:
+        if not rest and not cut and piece.startswith(b"data: {") and piece.endswith(b"}\n\n") and piece.count(b"\n") == 2:
             yield stamp, b"", piece[6:-2]  # one whole event in one piece: what nearly every server sends
             continue
-        if carried or b"\r" in piece:
-            piece = carried + piece
-            carried = b"\r" if piece.endswith(b"\r") else b""
-            piece = piece.removesuffix(carried).replace(b"\r\n", b"\n")
+        if cut and piece:
+            piece = piece.removeprefix(b"\n")
+            cut = False
+        if b"\r" in piece:
+            cut = piece.endswith(b"\r")
+            piece = piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         rest += piece
         begin = max(0, looked - 1)  # an event of megabytes in small pieces is searched once, not once a piece
         while (end := rest.find(b"\n\n", begin)) >= 0:
@@ -161,13 +178,14 @@ def _streamed(pieces: Pieces, reply: Reply) -> None:
         if data == b"[DONE]":
             continue
         try:
-            event = parse_json(data)
+            event = _parsed(data)
         except ValueError:
-            reply.error, reply.detail = reply.error or "no-json", data[:200].decode("utf-8", "replace")
+            kind = "server-error" if name == b"error" else "no-json"
+            reply.error, reply.detail = reply.error or kind, data[:200].decode("utf-8", "replace")
             continue
         if not isinstance(event, dict):
             raise TypeError
-        if ("error" in event or name == b"error") and not event.get("choices"):
+        if (event.get("error") or name == b"error") and not event.get("choices"):
             reply.error, reply.detail = "server-error", _words(event)
             continue
         _usage(event, reply)
@@ -211,6 +229,14 @@ def _streamed(pieces: Pieces, reply: Reply) -> None:
             reply.output_tokens, reply.counted = len(stamps), "chunks"
 
 
+def _parsed(data: bytes) -> Any:
+    """JSON. Bytes that are no UTF-8 become U+FFFD: half a character is a finding about the text, and no reason to lose the answer."""
+    try:
+        return parse_json(data)
+    except UnicodeDecodeError:
+        return parse_json(data.decode("utf-8", "replace"))
+
+
 def _around(data: bytes, text: str, key: str) -> tuple[bytes, bytes]:
     """The bytes before and behind the text of an event that was parsed, where they are plain to see: one choice, the text once, after
     its key, without escapes. ("", "") otherwise."""
@@ -248,11 +274,11 @@ def _whole(pieces: Pieces, reply: Reply) -> None:
         reply.error = "empty"
         return
     try:
-        event = parse_json(body)
+        event = _parsed(body)
     except ValueError:
         reply.error, reply.detail = "no-json", body[:200].decode("utf-8", "replace")
         return
-    if not isinstance(event, dict) or ("error" in event and not event.get("choices")):
+    if not isinstance(event, dict) or (event.get("error") and not event.get("choices")):
         reply.error, reply.detail = "server-error", _words(event)
         return
     _usage(event, reply)

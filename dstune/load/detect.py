@@ -250,13 +250,22 @@ def _quiet(url: str, headers: dict[str, str] | None, verify_tls: bool = True) ->
 
 
 def api_key(file: str | None) -> str:
-    """The key from a file, else from DSTUNE_API_KEY or OPENAI_API_KEY, else "". Never reported."""
+    """The key from a file, else from DSTUNE_API_KEY or OPENAI_API_KEY, else "". Never reported. Raises `DstuneError` for what can be no key."""
+    advice = say("a file that holds nothing but the key", "只含密钥的文件")
+    found = os.environ.get("DSTUNE_API_KEY") or os.environ.get("OPENAI_API_KEY") or ""
     if file:
         try:
             with open(file, encoding="utf-8") as f:
-                return f.read().strip()
+                found = f.read()
         except OSError as error:
-            raise DstuneError(
-                f"{file}: {error.strerror}", "", say("a file that holds nothing but the key", "只含密钥的文件")
-            ) from None
-    return os.environ.get("DSTUNE_API_KEY") or os.environ.get("OPENAI_API_KEY") or ""
+            raise DstuneError(f"{file}: {error.strerror}", "", advice) from None
+        except UnicodeDecodeError:
+            found = "\0"
+    found = found.strip()
+    if not (found.isascii() and found.isprintable()):  # it goes into a header: a line break would begin another one
+        raise DstuneError(
+            say(f"{file or 'OPENAI_API_KEY'} holds no API key", f"{file or 'OPENAI_API_KEY'} 中不是 API key"),
+            say("more than one line, or characters that no key has", "不止一行，或含有密钥中不会出现的字符"),
+            advice,
+        )
+    return found

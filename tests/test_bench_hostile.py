@@ -1,6 +1,7 @@
 """Servers, options, files and interruptions that a load must survive, and say the truth about."""
 
 import asyncio
+import contextlib
 import gzip
 import json
 import os
@@ -23,10 +24,11 @@ from dstune.errors import DstuneError, UnobservableError
 from dstune.load import gradio
 from dstune.load.answers import Reply, events, read, server_words
 from dstune.load.client import Answer, Pool, Target, now, pause
-from dstune.load.detect import Server, detect, fetch, same_place
-from dstune.load.run import Options, hidden, sweep, trial
+from dstune.load.detect import Server, api_key, detect, fetch, same_place
+from dstune.load.run import Options, hidden, trial
 from dstune.load.runner import run
 from dstune.load.stats import outcome
+from dstune.load.sweep import sweep
 from dstune.model import Trial, Workload
 from dstune.probes.recording import write
 from dstune.report.trial import trials_text
@@ -186,6 +188,43 @@ def test_figures_of_another_shape_break_no_report(odd: dict[str, Any]) -> None:
         json.dumps(found).encode()
 
 
+@pytest.mark.parametrize("ends", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_every_line_end_of_the_standard(ends: str, size: int) -> None:
+    text = ": ping\n\nid: 1\ndata: a\n\nevent: x\ndata: b\ndata: c\n\n".replace("\n", ends).encode()
+    pieces = [(float(at), text[at : at + size]) for at in range(0, len(text), size)]
+    found = list(events(pieces))
+    assert [(name, data) for _, name, data in found] == [(b"", b"a"), (b"x", b"b\nc")]
+    done = len(text) - 1 if ends != "\r\n" else len(text) - 2  # the CR ends the line; its LF ends nothing more
+    assert found[-1][0] == done // size * size
+
+
+def test_bytes_that_are_no_utf8_do_not_cost_the_answer() -> None:
+    event = b'data: {"choices":[{"index":0,"delta":{"content":"caf\xe9 "},"finish_reason":null}]}\n\n'
+    reply = read(body(3 * event, "text/event-stream"))
+    assert (reply.error, reply.text, len(reply.stamps)) == ("", "caf\ufffd " * 3, 3)
+    whole = WHOLE.replace(b"hi", b"caf\xe9")
+    assert read(body(whole)).text == "caf\ufffd"
+
+
+def test_error_that_is_null_is_none() -> None:
+    said = b'data: {"error":null,"choices":[{"index":0,"delta":{"content":"hi"}}]}\n\n'
+    counted = b'data: {"error":null,"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":1}}\n\n'
+    reply = read(body(said + counted, "text/event-stream"))
+    assert (reply.error, reply.text, reply.output_tokens) == ("", "hi", 1)
+    assert read(body(WHOLE.replace(b"{", b'{"error":null,', 1))).text == "hi"
+
+
+def test_body_that_is_packed_otherwise_says_so() -> None:
+    reply = read(body(b"\x8b\x02\x80", "text/event-stream", content_encoding="br"))
+    assert (reply.error, reply.detail) == ("no-json", "content-encoding: br")
+
+
+def test_error_event_in_plain_words() -> None:
+    reply = read(body(b"event: error\ndata: CUDA error: out of memory\n\n", "text/event-stream"))
+    assert (reply.error, reply.detail) == ("server-error", "CUDA error: out of memory")
+
+
 def test_error_event_by_name() -> None:
     found = read(body(b'event: error\ndata: {"detail": "boom"}\n\n', "text/event-stream"))
     assert (found.error, found.detail) == ("server-error", "boom")
@@ -196,7 +235,7 @@ def test_an_event_of_megabytes_costs_no_minutes() -> None:
     began = time.process_time()
     ((at, _, data),) = events(pieces)
     assert time.process_time() - began < 2
-    assert (at, len(data)) == (2.0, 12_000_000)
+    assert (at, len(data)) == (1.0, 12_000_000), "the second CR ends the event"
 
 
 def test_short_or_failed_loads_do_not_blame_the_client() -> None:
@@ -334,6 +373,17 @@ def test_sweep_on_a_server_that_refuses_has_no_knee() -> None:
     assert "20 × http-500: no" in text
 
 
+def test_sweep_goes_on_to_four_clients() -> None:
+    """With two alone nobody can tell a serial server from one at its limit (doctor asks for 2.5 in flight)."""
+
+    def step(work: Workload) -> dict[str, Any]:
+        return {"requests": {"ok": 5, "failed": 0}, "output_tok_s": 10.0}
+
+    assert [f["concurrency"] for f in sweep(Workload(), step)] == [1, 2, 4]
+    (last,) = [f for f in sweep(Workload(), step) if "knee" in f]
+    assert (last["knee"], last["stopped"]) == (1, "throughput")
+
+
 def test_ctrl_c_between_two_steps_keeps_the_first() -> None:
     def step(work: Workload) -> dict[str, Any]:
         if work.concurrency > 1:
@@ -454,6 +504,63 @@ def test_ctrl_c_while_behaviour_is_asked_gives_the_report_so_far() -> None:
     assert "never-stops" in out
 
 
+@pytest.mark.parametrize("workers", [(), ("--workers", "2")], ids=["one", "two"])
+def test_ctrl_c_pressed_twice_still_ends_with_the_report(workers: tuple[str, ...]) -> None:
+    """The second signal fell into the ending of the first, which then nothing woke again: the command stood still for ever."""
+    process, url = start("--ttft-ms", "5", "--itl-ms", "2")
+    try:
+        asking = subprocess.Popen(
+            [sys.executable, "-m", "dstune", "bench", url, "-c", "4", "--max-tokens", "12", "--duration", "60s", *workers],
+            stdout=subprocess.PIPE, text=True, start_new_session=True,
+        )  # fmt: skip
+        end = time.monotonic() + 30
+        while time.monotonic() < end:
+            time.sleep(0.2)
+            with urllib.request.urlopen(f"{url}/stats") as f:
+                if json.load(f)["requests"] >= 20:
+                    break
+        for _ in range(2):
+            os.killpg(asking.pid, signal.SIGINT)
+            time.sleep(0.0005)
+        out, _ = asking.communicate(timeout=20)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(asking.pid, signal.SIGKILL)
+        process.kill()
+        process.wait()
+    assert "interrupted: the figures so far" in out
+    assert asking.returncode in (0, -signal.SIGINT), "a signal that comes when all is said finds an interpreter that is leaving"
+
+
+def test_several_processes_tell_their_progress() -> None:
+    from dstune.load.run import Live
+    from dstune.load.workers import trial as trial_of_many
+
+    process, url = start("--ttft-ms", "5", "--itl-ms", "2")
+    seen: list[tuple[int, int]] = []
+
+    def tick(live: Live) -> None:
+        seen.append((live.done, len(live.first_bytes)))
+
+    try:
+        options = Options(Workload(output_tokens=12, concurrency=4), model="mock", duration_s=2.0, warmup=0)
+        found = trial_of_many(detect(url), options, 2, tick=tick).outcome
+    finally:
+        process.kill()
+        process.wait()
+    assert len(seen) > 3
+    assert 0 < seen[1][0] < seen[-1][0] <= found["requests"]["ok"]
+    assert seen[-1][1] == seen[-1][0]
+
+
+@pytest.mark.parametrize("held", [b"sk-abc\nsecond", b"\xb4\xff\x00", "sk-\u00e4".encode()])
+def test_file_that_holds_no_key(tmp_path: Path, held: bytes) -> None:
+    (tmp_path / "key").write_bytes(held)
+    with pytest.raises(DstuneError, match="no API key") as error:
+        api_key(str(tmp_path / "key"))
+    assert "sk-" not in str(error.value) + error.value.why
+
+
 def _children(pid: int) -> list[int]:
     found = []
     for name in os.listdir("/proc"):
@@ -501,6 +608,44 @@ def busy(slots: int, answer_s: float, retry: str = "") -> Callable[[Any, Any], A
             )
 
     return handle
+
+
+def quick(kind: str, text: bytes, status: str) -> Callable[[Any, Any], Any]:
+    """A server that answers every question with this at once."""
+    head = f"HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {len(text)}\r\n\r\n".encode()
+
+    async def handle(reader: Any, writer: Any) -> None:
+        try:
+            while True:
+                asked = await reader.readuntil(b"\r\n\r\n")
+                await reader.readexactly(int(asked.lower().partition(b"content-length: ")[2].split(b"\r\n")[0]))
+                writer.write(head + text)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+
+    return handle
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "status", "error"),
+    [
+        ("text/html", b"<html>log in</html>", "200 OK", "no-json"),
+        ("text/event-stream", b'data: {"error":{"message":"no"}}\n\n', "200 OK", "server-error"),
+        ("text/event-stream", b'data: {"choices":[{"index":0,"delta":{"role":"assistant"}}]}\n\n', "200 OK", "empty"),
+        ("text/plain", b"", "308 Permanent Redirect", "http-308"),
+    ],
+)
+def test_failure_under_a_good_status_is_not_asked_thousands_of_times(
+    talk: Serve, kind: str, text: bytes, status: str, error: str
+) -> None:
+    url = talk(quick(kind, text, status))
+    options = Options(Workload(concurrency=2), model="m", duration_s=8.0, warmup=0)
+    begin = time.monotonic()
+    found, _ = trial(Server("unknown", url), options)
+    assert found.outcome["errors"].keys() == {error}
+    assert found.outcome["requests"]["failed"] < 60, "two clients, ten times a second, for two seconds"
+    assert found.outcome["hopeless"] is True
+    assert time.monotonic() - begin < 5
 
 
 def test_busy_server_is_asked_for_the_whole_duration(talk: Serve) -> None:

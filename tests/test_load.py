@@ -19,8 +19,9 @@ from dstune.errors import DstuneError, UnobservableError
 from dstune.load.answers import Reply, events
 from dstune.load.detect import detect
 from dstune.load.local import run as run_local
-from dstune.load.run import Options, _Seen, sweep, trial
+from dstune.load.run import Options, _Seen, trial
 from dstune.load.stats import outcome, percentile, spread
+from dstune.load.sweep import sweep
 from dstune.load.workload import Bodies, poisson, prompts
 from dstune.model import Workload
 from dstune.report.trial import trial_text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -224,6 +225,11 @@ def _progress(label: str) -> Any:
         if not sys.stderr.isatty():
             return
         part = ""
+        if live.warming:
+            waited = time.perf_counter() - live.warming
+            words = say(f"warming up: {waited:.0f} s", f"预热中：{waited:.0f} 秒")
+            print(f"\r\x1b[K{label} {words}", end="", file=sys.stderr)
+            return
         if live.first_bytes:
             p50, p95 = (1e3 * percentile(live.first_bytes, s) for s in (0.5, 0.95))
             part = say(f" first byte p50 {p50:.0f} p95 {p95:.0f} ms", f" 首字节 p50 {p50:.0f} p95 {p95:.0f} ms")
@@ -261,7 +267,7 @@ def _one(server: Any, options: Any, workers: int | None, label: str = "") -> Tri
 
 
 def _sweep(server: Any, options: Any, workers: int | None) -> list[Trial]:
-    from dstune.load.run import sweep
+    from dstune.load.sweep import sweep
 
     trials: list[Trial] = []
 

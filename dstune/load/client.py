@@ -313,7 +313,8 @@ class Pool:
 
 Ask = Callable[[Answer], Awaitable[None]]
 """Sends request `answer.number` and fills the answer in."""
-Seen = Callable[[Answer], None]
+Seen = Callable[[Answer], bool]
+"""Takes an answer that has ended; whether it failed."""
 
 
 async def closed_loop(ask: Ask, concurrency: int, requests: int | None, duration_s: float | None, seen: Seen) -> None:
@@ -328,9 +329,9 @@ async def closed_loop(ask: Ask, concurrency: int, requests: int | None, duration
             if start >= end:
                 return
             answer = Answer(number, start)
-            await _asked(ask, answer, seen)
+            failed = await _asked(ask, answer, seen)
             refused = refused + 1 if answer.status in BUSY else 0
-            if answer.error or answer.status >= 400:
+            if failed:
                 await asyncio.sleep(max(0.0, min(pause(answer, refused), end - now())))
 
     await closed(one() for _ in range(concurrency))
@@ -350,7 +351,7 @@ def pause(answer: Answer, refused: int) -> float:
 async def open_loop(ask: Ask, arrivals: Iterable[float], seen: Seen) -> None:
     """Requests at their due times (seconds from the start), whatever is still running: free of coordinated omission."""
     start = now()
-    running: set[asyncio.Task[None]] = set()
+    running: set[asyncio.Task[bool]] = set()
     try:
         for number, offset in enumerate(arrivals):
             wait = start + offset - now()
@@ -365,15 +366,17 @@ async def open_loop(ask: Ask, arrivals: Iterable[float], seen: Seen) -> None:
         raise
 
 
-async def _asked(ask: Ask, answer: Answer, seen: Seen) -> None:
+async def _asked(ask: Ask, answer: Answer, seen: Seen) -> bool:
     began = now()
     answer.due = min(answer.due, began)  # uvloop's timers have steps of 1 ms and may wake early
     answer.lag = began - answer.due
+    failed = True
     try:
         await ask(answer)
     finally:
         if answer.sent:
-            seen(answer)
+            failed = seen(answer)
+    return failed
 
 
 async def closed(work: Iterable[Any]) -> None:
@@ -386,7 +389,7 @@ async def closed(work: Iterable[Any]) -> None:
         raise
 
 
-async def _stop(tasks: set[asyncio.Task[None]]) -> None:
+async def _stop(tasks: set[asyncio.Task[Any]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import itertools
 import resource
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from dstune.load.answers import Reply, read
@@ -80,6 +79,8 @@ class Live:
     first_bytes: list[float] = field(default_factory=list)
     busy: int = 0
     """Failures whose status says that the server has no room now."""
+    warming: float = 0.0
+    """When the warm-up began, while it lasts."""
     running: dict[int, float] = field(default_factory=dict)
     """Request numbers and when each was begun."""
 
@@ -284,20 +285,25 @@ async def _main(
             del live.running[answer.number]
 
     if options.warmup:
-        await closed_loop(ask, min(options.warmup, work.concurrency), options.warmup, 60.0, lambda a: None)
+        warm = closed_loop(
+            ask, min(options.warmup, work.concurrency), options.warmup, 60.0, lambda a: failed(a, answers.understand)
+        )
+        await _ticked(warm, live, tick)
     if work.rate is None:
         await pool.open(min(work.concurrency, options.requests or work.concurrency))
     if go is not None:
         go()
     live.started = now()
 
-    def seen(answer: Answer) -> None:
+    def seen(answer: Answer) -> bool:
+        bad = failed(answer, answers.understand)
         answers.add(answer)
         live.done += 1
-        live.failed += bool(answer.error) or answer.status >= 400
+        live.failed += bad
         live.busy += answer.status in BUSY
-        if answer.pieces and not answer.error and answer.status < 400:
+        if answer.pieces and not bad:
             live.first_bytes.append(answer.pieces[0][0] - answer.due)
+        return bad
 
     if work.rate is None:
         load = closed_loop(ask, work.concurrency, options.requests, options.duration_s, seen)
@@ -328,6 +334,36 @@ async def _main(
     return interrupted, False, pool.opened
 
 
+async def _ticked(work: Awaitable[None], live: Live, tick: Callable[[Live], None] | None) -> None:
+    """Awaits the warm-up; shows meanwhile that it lasts."""
+    task = asyncio.ensure_future(work)
+    live.warming = now()
+    try:
+        while not task.done():
+            await asyncio.wait({task}, timeout=0.5)
+            if tick is not None:
+                tick(live)
+        task.result()
+    finally:
+        live.warming = 0.0
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+QUICK_S, SHORT = 0.1, 16384
+"""An answer that came sooner and is shorter than this (seconds, bytes) is read at once: it may be a page, an error or nothing under status
+200, and a client that took it for an answer would ask again 10,000 times a second."""
+
+
+def failed(answer: Answer, understand: Callable[[Answer], Reply]) -> bool:
+    """Whether this is no answer, as far as it shows without reading long ones."""
+    if answer.error or answer.status >= 300:
+        return True
+    if answer.ended - answer.sent > QUICK_S or sum(len(p) for _, p in answer.pieces) > SHORT:
+        return False
+    return not understand(answer).ok
+
+
 def _hopeless(live: Live, options: Options) -> bool:
     """Whether nothing at all was answered, by many requests and for long, and none is held that may still be."""
     if live.failed < live.done or not live.done:
@@ -340,45 +376,3 @@ def _hopeless(live: Live, options: Options) -> bool:
         and at - live.started >= (BUSY_S if live.busy else HOPELESS_S)
         and all(at - begun < HELD_S for begun in live.running.values())
     )
-
-
-def sweep(workload: Workload, step: Callable[[Workload], dict[str, Any]], limit: int = CONNECTIONS) -> Iterable[dict[str, Any]]:
-    """Doubles the concurrency until throughput stops growing (< 8 %), errors appear, or the objective breaks; then says why.
-
-    `step` runs one trial and gives its outcome; each outcome gets `concurrency`, the last one `stopped` (the reason) and `knee`
-    (the concurrency worth running: the last that raised throughput by 8 %; 0 where none held).
-    """
-    best, knee = 0.0, 0
-    figures: dict[str, Any] = {}
-    for power in itertools.count():
-        concurrency = 2**power
-        try:
-            figures = step(replace(workload, concurrency=concurrency, rate=None))
-        except KeyboardInterrupt:  # while the step warmed up: the steps so far are the report
-            if not power:
-                raise
-            figures["stopped"], figures["knee"] = "interrupted", knee
-            return
-        figures["concurrency"] = concurrency
-        failed, ok = figures["requests"]["failed"], figures["requests"]["ok"]
-        rate = figures["output_tok_s"]
-        kept = figures.get("goodput", {}).get("share", 1.0)
-        reason = ""
-        if failed > 0.02 * max(1, ok + failed):
-            reason = "errors"
-        elif kept < 0.9:
-            reason = "objective"
-        elif power and rate < 1.08 * best:
-            reason = "throughput"
-        elif concurrency * 2 > limit:
-            reason = "limit"
-        elif figures.get("interrupted"):
-            reason = "interrupted"
-        if reason in ("", "limit", "interrupted"):
-            knee = concurrency
-        best = max(best, rate)
-        if reason:
-            figures["stopped"], figures["knee"] = reason, knee
-        yield figures
-        if reason:
-            return

@@ -1,6 +1,7 @@
 """Load from several processes, for more streams than one can drive. Each has its share of the clients and its own numbers; they start together.
 
-The child reads its task from standard input, says "ready" when its connections stand, begins at the next line, and writes what it saw.
+The child reads its task from standard input, says "ready" when its connections stand, begins at the next line, and writes twice a
+second what it has seen, at the end all of it.
 Stamps of all are comparable: `time.perf_counter` is one clock of the machine.
 """
 
@@ -8,10 +9,11 @@ from __future__ import annotations
 
 import os
 import pickle
+import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from dstune.errors import DstuneError
@@ -19,6 +21,7 @@ from dstune.lang import say
 from dstune.load.client import now
 from dstune.load.detect import Server
 from dstune.load.run import Live, Options, Raw, collect, judged
+from dstune.load.runner import patient
 from dstune.model import Trial
 
 
@@ -72,7 +75,7 @@ def trial(
             assert child.stdin is not None
             child.stdin.write(b"go\n")
             child.stdin.flush()
-        parts = [_result(child, live, tick) for child in children]
+        parts = _results(children, live, tick)
     finally:
         for child in children:
             child.kill()
@@ -80,25 +83,38 @@ def trial(
     return judged(server, options, parts)
 
 
-def _result(child: subprocess.Popen[bytes], live: Live, tick: Callable[[Live], None] | None) -> Raw:
-    """What a child saw. Ctrl-C reaches the children too: they end their load and report, so it is waited for once more."""
+def _results(children: Sequence[subprocess.Popen[bytes]], live: Live, tick: Callable[[Live], None] | None) -> list[Raw]:
+    """What the children saw; `live` is filled with what they say meanwhile. Ctrl-C reaches the children too: they end their load and
+    report, so it is waited for; the third one gives up. Threads read, since a signal in the middle of a read would lose what was read.
+    """
+    said: queue.SimpleQueue[tuple[int, Live | Raw | None]] = queue.SimpleQueue()
+    for i, child in enumerate(children):
+        threading.Thread(target=_listen, args=(i, child, said), daemon=True).start()
+    parts: dict[int, Raw] = {}
+    with patient():
+        while len(parts) < len(children):
+            who, what = said.get()
+            if isinstance(what, Raw):
+                parts[who] = what
+            elif what is None:
+                raise DstuneError(say("a worker of the load test died", "压测子进程已退出"), "", "--workers 1")
+            else:
+                live.done += what.done
+                live.failed += what.failed
+                live.first_bytes += what.first_bytes
+                if tick is not None:
+                    tick(live)
+    return [parts[i] for i in range(len(children))]
+
+
+def _listen(number: int, child: subprocess.Popen[bytes], said: queue.SimpleQueue[tuple[int, Live | Raw | None]]) -> None:
     assert child.stdout is not None
-    for _ in range(2):
-        try:
-            found = pickle.load(child.stdout)
-            break
-        except KeyboardInterrupt:
-            continue
-        except (EOFError, pickle.UnpicklingError):
-            raise DstuneError(say("a worker of the load test died", "压测子进程已退出"), "", "--workers 1") from None
-    else:
-        raise KeyboardInterrupt
-    assert isinstance(found, Raw)
-    live.done += len(found.replies)
-    live.failed += sum(not r.ok for r in found.replies)
-    if tick is not None:
-        tick(live)
-    return found
+    try:
+        while not isinstance(what := pickle.load(child.stdout), Raw):
+            said.put((number, what))
+    except (EOFError, OSError, ValueError, pickle.UnpicklingError):
+        what = None
+    said.put((number, what))
 
 
 def _leave_with_parent() -> None:
@@ -119,8 +135,20 @@ def main() -> None:
             os._exit(1)
         threading.Thread(target=_leave_with_parent, daemon=True).start()
 
-    found = collect(server, options, go=go)
-    pickle.dump(found, sys.stdout.buffer)
+    told, shown = Live(), 0
+
+    def tick(live: Live) -> None:
+        nonlocal shown
+        if live.warming:
+            return
+        _say(Live(done=live.done - told.done, failed=live.failed - told.failed, first_bytes=live.first_bytes[shown:]))
+        told.done, told.failed, shown = live.done, live.failed, len(live.first_bytes)
+
+    _say(collect(server, options, tick=tick, go=go))
+
+
+def _say(what: Live | Raw) -> None:
+    pickle.dump(what, sys.stdout.buffer)
     sys.stdout.buffer.flush()
 
 

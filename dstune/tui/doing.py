@@ -159,6 +159,8 @@ async def load(app: Monitor) -> None:
     waiting = asyncio.create_task(wait())
 
     def tick(live: Live) -> None:
+        if live.warming:
+            return
         if state.warming:
             state.warming, state.gpu = False, []
         state.done, state.failed, state.first_bytes = live.done, live.failed, live.first_bytes

@@ -7,20 +7,16 @@ import re
 from collections.abc import Iterator
 
 from dstune.model import Fact
-from dstune.readers import app_prompt
-from dstune.readers.app_index import FUNCTIONS, MISSING, Called
+from dstune.readers import app_prompt, app_sampling
+from dstune.readers.app_index import FUNCTIONS
 from dstune.readers.app_load import placed
-from dstune.readers.app_models import known
 from dstune.readers.app_seen import Generation, Seen
-
-SMALL_BUDGET = 1024
-"""Tokens below which a reasoning model's thoughts are cut (DeepSeek-R1's README generates up to 32,768; short sums take 300 to 900)."""
 
 
 def smells(seen: Seen) -> Iterator[Fact]:
     """`app.*` facts about generating."""
     yield from _limits(seen)
-    yield from _sampling(seen)
+    yield from app_sampling.smells(seen)
     yield from _cache(seen)
     yield from _inputs(seen)
     yield from _streaming(seen)
@@ -87,55 +83,6 @@ def _seq2seq(seen: Seen) -> bool:
         re.search(r"(?i)summari[sz]ation|translation|text2text|\bt5|bart|speech-recognition|image-to-text", str(c.value))
         for c in seen.constants()
     )
-
-
-def _thinks(seen: Seen) -> bool:
-    if not (seen.model and known(seen.model).reasoning):
-        return False
-    return not any(
-        isinstance(n, ast.keyword) and n.arg == "enable_thinking" and seen.index.const(n.value) is False
-        for n in seen.index.nodes
-    ) and not any(isinstance(c.value, str) and "/no_think" in c.value for c in seen.constants())
-
-
-def _requests(seen: Seen) -> list[tuple[Called, dict[str, ast.expr]]]:
-    """Everything that asks for tokens with sampling settings: generate, SamplingParams, clients."""
-    found = [(g.call, g.keywords) for g in _local(seen)]
-    found += [(c, c.keywords) for c in seen.index.calls() if not c.via and c.name.rsplit(".", 1)[-1] == "SamplingParams"]
-    found += [(c, c.keywords) for c in (*seen.completions, *seen.clients)]
-    return found
-
-
-def _sampling(seen: Seen) -> Iterator[Fact]:
-    thinks = _thinks(seen)
-    budgets: list[tuple[int, ast.expr]] = []
-    open_ = False
-    for _, words in _requests(seen):
-        temperature, sample = seen.value(words, "temperature"), seen.value(words, "do_sample")
-        if thinks and (sample is False or (isinstance(temperature, int | float) and temperature == 0)):
-            yield seen.smell("greedy_reasoning", words["do_sample"] if sample is False else words["temperature"])
-        budget = seen.value(words, "max_new_tokens", "max_tokens", "max_completion_tokens")
-        if isinstance(budget, int) and not isinstance(budget, bool):
-            budgets.append(
-                (budget, next(words[w] for w in ("max_new_tokens", "max_tokens", "max_completion_tokens") if w in words))
-            )
-        elif budget is MISSING:
-            open_ = True
-    if thinks and budgets and not open_:
-        most, at = max(budgets, key=lambda b: b[0])
-        if 16 < most < SMALL_BUDGET:
-            yield seen.smell("token_budget_small", at, most)
-    for g in _local(seen):
-        words = g.keywords
-        temperature, sample = seen.value(words, "temperature"), seen.value(words, "do_sample")
-        if temperature is None or (isinstance(temperature, int | float) and temperature in (0, 1)):
-            continue
-        if sample is False:
-            yield seen.smell("sampling_off", words["temperature"])
-        elif "do_sample" not in words and not g.open_ and not g.configured and seen.value(words, "num_beams") is None:
-            yield seen.smell("sampling_not_asked", words["temperature"])
-        elif seen.value(words, "top_k") == 1:
-            yield seen.smell("sampling_off", words["top_k"])
 
 
 def _cache(seen: Seen) -> Iterator[Fact]:

@@ -15,6 +15,8 @@ _REASONING = re.compile(
     r"deepseek[-_.]?r1|\br1[-_]distill|qwq|thinking|magistral|phi-4(?:-mini)?-reasoning|deepscaler|openthinker|\bs1\.1|light-r1|skywork-o1|marco-o1|exaone-deep",
     re.I,
 )
+_THINKS = re.compile(r"gpt-oss|glm-4\.[5-9]|minimax-m\d|seed-oss", re.I)
+"""Models that write thoughts before they answer, and whose vendors do not advise against greedy decoding."""
 _R1 = re.compile(r"deepseek[-_.]?r1(?!-0528)|r1[-_]distill", re.I)
 _CHAT = re.compile(
     r"instruct|chat|(?:^|[-_])it(?:$|[-_.])|distill|vicuna|hermes|qwen3|qwq|smollm3|glm-?4|zephyr|alpaca|assistant|dolphin|openchat|tulu|sft|dpo|-r1|gpt-oss",
@@ -73,6 +75,11 @@ def known(model: str) -> Known:
         meant = known(guess)
         return Known(name, meant.reasoning, meant.r1, meant.chat, meant.samples, guess, sure)
     return Known(name, reasoning, bool(_R1.search(name)), chat, samples, guess, sure)
+
+
+def writes_thoughts(model: str) -> bool:
+    """Whether a model's answer begins with thoughts that count towards the token limit."""
+    return known(model).reasoning or bool(_THINKS.search(tail(model)))
 
 
 def _row(model: str, name: str) -> Any:

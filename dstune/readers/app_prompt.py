@@ -7,14 +7,16 @@ import re
 from collections.abc import Iterator
 
 from dstune.model import Fact
+from dstune.readers import app_prompt_batch, app_prompt_sent
 from dstune.readers.app_index import FUNCTIONS, MISSING
+from dstune.readers.app_prompt_sent import TURNS
 from dstune.readers.app_seen import Seen
 
 _MARKS = re.compile(
     r"<\|im_start|<\|user|<\|start_header|\[INST\]|<｜User｜>|<\|User\|>|<start_of_turn>|<\|begin_of|<\|system|\[gMASK\]|<s>\["
 )
 _WORDS = re.compile(r"###\s*(?:Instruction|Human|User|Question)|USER:|Human:|User:|用户[：:]|Question:|Q:")
-"""Turns written in plain words: the template of older chat models, and no template for the R1 family, which has tokens for its turns."""
+"""Turns written in plain words: the template of older chat models, and none for those that have tokens for their turns."""
 _CUTS = frozenset(
     (
         "split",
@@ -30,16 +32,14 @@ _CUTS = frozenset(
         "splitlines",
     )
 )
-_LISTS = re.compile(
-    r"^(?:prompts|texts|batch|questions|inputs_list|sentences|messages_list|all_prompts|batch_prompts|requests|queries|\w+_prompts|\w+_texts)$"
-)
 
 
 def smells(seen: Seen) -> Iterator[Fact]:
     """`app.*` facts about prompts and answers."""
     yield from _template(seen)
+    yield from app_prompt_sent.smells(seen, _templated(seen))
     yield from _decoded(seen)
-    yield from _padding(seen)
+    yield from app_prompt_batch.smells(seen)
     yield from _history(seen)
 
 
@@ -60,7 +60,7 @@ def _templated(seen: Seen) -> bool:
         ):
             return True
     what = seen.what
-    words = what is None or not what.r1
+    words = what is None or not (what.r1 or (what.chat and TURNS.search(what.name)))
     return any(
         node.value == "role" or _MARKS.search(str(node.value)) or (words and _WORDS.search(str(node.value)))
         for node in seen.constants()
@@ -329,44 +329,6 @@ def _token(seen: Seen, arg: ast.expr, call: ast.AST) -> bool:
                 re.search(r"argmax|multinomial|topk", ast.unparse(r.value))
                 for r in seen.index.find(row.value.func.value.id, row.value)[:1]
             )
-    return False
-
-
-def _padding(seen: Seen) -> Iterator[Fact]:
-    """Several prompts padded on the right for a decoder-only model."""
-    if not any(g.how == "generate" and seen.index.kind(g.base) == "model" for g in seen.generations):
-        return
-    for node in seen.index.nodes:
-        if (
-            isinstance(node, ast.keyword | ast.Attribute)
-            and (node.arg if isinstance(node, ast.keyword) else node.attr) == "padding_side"
-        ):
-            above = seen.index.parent.get(node)
-            value = node.value if isinstance(node, ast.keyword) else above.value if isinstance(above, ast.Assign) else None
-            if seen.index.const(value) != "right":
-                return
-    for call in seen.index.calls():
-        if call.via or seen.index.kind(call.node) != "batch" or not call.args:
-            continue
-        if seen.value(call.keywords, "padding") in (None, False):
-            continue
-        if _several(seen, call.args[0]):
-            yield seen.smell("padding_right", call.node)
-
-
-def _several(seen: Seen, node: ast.expr) -> bool:
-    match node:
-        case ast.List(elts=elts):
-            return len(elts) > 1
-        case ast.ListComp():
-            return True
-        case ast.Name(id=name):
-            rows = seen.index.find(name, node)
-            if rows and not rows[0].how:
-                return _several(seen, rows[0].value) or (
-                    not isinstance(rows[0].value, ast.List | ast.Constant | ast.JoinedStr) and bool(_LISTS.match(name))
-                )
-            return bool(_LISTS.match(name))
     return False
 
 

@@ -224,10 +224,11 @@ def _cited(way: Way, view: View, subject: str, source: str) -> list[Cite]:
 
 
 def fill(text: str, lookup: Lookup) -> str:
-    """A message with its `{family.name:format}` filled in; a part in [[ ]] goes when a name in it is unknown."""
+    """A message with its `{family.name:format}` filled in; a part in [[ ]] goes when a name in it is unknown, or becomes what follows `||`."""
 
     def optional(part: re.Match[str]) -> str:
-        return "" if any(lookup(m[1]) is UNKNOWN for m in _FIELD.finditer(part[1])) else part[1]
+        known, _, other = part[1].partition("||")
+        return other if any(lookup(m[1]) is UNKNOWN for m in _FIELD.finditer(known)) else known
 
     def one(field: re.Match[str]) -> str:
         value = lookup(field[1])

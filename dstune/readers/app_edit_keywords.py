@@ -58,7 +58,12 @@ def set_dtype(program: Program, context: Context) -> cst.Module | None:
                 return None
             where.holders.append(nested.value)
             given = next((d for d in _DTYPES if where.has(d)), "")
+        if _elsewhere(tree, where):
+            continue
         if given:
+            found = where.get(given)
+            if wanted == "auto" and found is not None and re.search(r"float16|half|auto", tree.code(found.value)):
+                continue  # the other model's
             set_at(tree, edits, where, given, value)
         elif not where.closed:
             return None
@@ -66,6 +71,14 @@ def set_dtype(program: Program, context: Context) -> cst.Module | None:
             add_keyword(edits, where.holders[0], dtype_keyword(context), value)
         edits_float(tree, edits, call)
     return made(program, edits)
+
+
+def _elsewhere(tree: Tree, where: Site) -> bool:
+    """Whether a load says that its model stays on the CPU, which computes in float32."""
+    found = where.get("device_map")
+    if found is not None:
+        return text_of(found.value) == "cpu"
+    return bool(re.search(r"\.cpu\(\)|\.to\(\s*[\"']cpu[\"']", tree.code(outermost(tree, where.call))))
 
 
 def edits_float(tree: Tree, edits: Edits, load: cst.Call) -> None:

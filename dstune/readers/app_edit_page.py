@@ -239,7 +239,8 @@ def _worker(program: Program, where: Site, tail: Tail, line: Any) -> list[Any]:
     from dstune.readers.app_edit_stream import worker
 
     tree, st = program.tree, program.tree.imported("streamlit")
-    lines, before = worker(program, where, tail, line), []
+    lines = worker(program, where, tail, line)
+    before: list[Any] = []
     edits = Edits()
     for arg in walk(lines[2], cst.Arg):
         code = tree.code(arg.value)

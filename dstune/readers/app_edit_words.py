@@ -1,4 +1,4 @@
-"""A prompt whose turns are plain words (`f"User: {question}\\nAssistant:"`) → the question alone, for the chat template to mark."""
+"""A bare prompt, or one whose turns are plain words (`f"User: {question}\\nAssistant:"`) → the chat template, and the answer cut by tokens."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import libcst as cst
 
 from dstune.readers.app_edit_context import Context
-from dstune.readers.app_edit_prompt import add_chat_template, cut_afterwards, encodings
+from dstune.readers.app_edit_prompt import add_chat_template, encodings
 from dstune.readers.app_edit_sites import Program
 from dstune.readers.app_edit_tree import Edits, Tree, callee, dotted, text_of, walk
 
@@ -16,13 +16,17 @@ _ANSWERS = re.compile(r"\s*((?:Assistant|ASSISTANT|AI|Bot|Answer|A|助手|回答
 
 
 def chat_template(program: Program, context: Context) -> cst.Module | None:
-    """The chat template in place of a bare prompt; turns in plain words are taken off first, and what cut the answer by them.
+    """The chat template in place of a bare prompt. Turns in plain words are taken off first, and what cut the answer by the prompt's
+    text: the answer is cut by tokens then, since a marked prompt is longer than its text.
 
     None where the words hold more than one turn, or where something else reads the prompt.
     """
     from dstune.readers.app_edit_answer import slice_prompt
 
-    bare = _bare(program)
+    try:
+        bare = _bare(program)
+    except _UnsafeError:
+        return None
     if bare is None:
         return add_chat_template(program, context)
     templated = add_chat_template(Program(Tree(bare)), context)
@@ -30,37 +34,45 @@ def chat_template(program: Program, context: Context) -> cst.Module | None:
         return None
     after = Program(Tree(templated))
     sliced = slice_prompt(after, context)
-    if sliced is None and not all(cut_afterwards(after.tree, where) for where in after.generates):
+    if sliced is None and not any(re.search(r"\.shape\[|len\(|input_len", code) for code in _slices(after.tree)):
         return None
     return sliced or templated
 
 
+def _slices(tree: Tree) -> list[str]:
+    """The code of all slices `x[a:]` of the program."""
+    return [tree.code(s) for s in tree.find(cst.Subscript) if any(isinstance(e.slice, cst.Slice) for e in s.slice)]
+
+
+class _UnsafeError(Exception):
+    """Something reads the prompt that would not be what it was."""
+
+
 def _bare(program: Program) -> cst.Module | None:
-    """The program with the question where the turns stood; None where there are none, or not safely."""
+    """The program with the question where the turns stood, and without cuts by the prompt's text; None where there are neither."""
     tree, edits = program.tree, Edits()
-    for call, _, where in encodings(program):
+    for call, _, _ in encodings(program):
         prompt = next((a.value for a in call.args if a.keyword is None and not a.star), None)
         if prompt is None or callee(call)[1] == "apply_chat_template":
             continue
         name, scope = dotted(prompt), tree.function(call)
         given = tree.assigned(name, scope) if name and "." not in name else []
-        if name and (len(given) != 1 or tree.function(given[0]) is not scope or _grows(tree, name, scope)):
-            return None
-        turn = _turn(tree, given[0].value if name else prompt)
+        turn = _turn(tree, given[0].value if len(given) == 1 else prompt)
+        cuts = _cuts(tree, name, turn[1] if turn else "", scope or tree.module)
+        for whole, text in cuts:
+            edits.put(whole, text)
         if turn is None:
-            return None
-        question, mark = turn
-        cuts = _cuts(tree, name, mark, scope or tree.module)
+            continue
+        if name and (tree.function(given[0]) is not scope or _grows(tree, name, scope)):
+            raise _UnsafeError
         read = [
             n
             for n in walk(scope or tree.module, cst.Name)
             if n.value == name and not isinstance(tree.parent(n), cst.AssignTarget)
         ]
         if any(n is not prompt and not any(tree.within(n, whole) for whole, _ in cuts) for n in read):
-            return None
-        edits.put(given[0].value if name else prompt, question)  # type: ignore[arg-type]
-        for whole, text in cuts:
-            edits.put(whole, text)
+            raise _UnsafeError
+        edits.put(given[0].value if name else prompt, turn[0])  # type: ignore[arg-type]
     return edits.made(tree.module) if edits else None
 
 
@@ -77,10 +89,10 @@ def _turn(tree: Tree, value: cst.BaseExpression | None) -> tuple[cst.BaseExpress
             if isinstance(part, cst.FormattedStringText):
                 text = text_of(cst.SimpleString(f"{quoted}{part.value}{quoted}"))
                 parts.append(text if text is not None else "\0")
-            elif part.conversion or part.format_spec:
-                return None
-            else:
+            elif isinstance(part, cst.FormattedStringExpression) and not part.conversion and not part.format_spec:
                 parts.append(part.expression)
+            else:
+                return None
     elif isinstance(value, cst.BinaryOperation):
         left = value.left
         if not isinstance(left, cst.BinaryOperation) or not all(isinstance(b.operator, cst.Add) for b in (value, left)):
@@ -104,8 +116,9 @@ def _cuts(tree: Tree, name: str, mark: str, scope: cst.CSTNode) -> list[tuple[cs
             and isinstance(inner.func, cst.Attribute)
             and inner.func.attr.value in ("split", "rsplit")
         ):
-            by = text_of(inner.args[0].value) if inner.args else None
-            if by is not None and by.strip() == mark and code in ("-1", "1"):
+            by = inner.args[0].value if inner.args else None
+            mine = (mark and (text_of(by) or "").strip() == mark) or (name and dotted(by) == name)
+            if mine and code in ("-1", "1"):
                 found.append((whole, inner.func.value))
     for call in walk(scope, cst.Call):
         if not isinstance(call.func, cst.Attribute) or call.func.attr.value not in ("replace", "removeprefix") or not name:

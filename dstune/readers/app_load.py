@@ -69,8 +69,10 @@ def _supported(model: str) -> bool:
 
 
 def _dtypes(seen: Seen) -> Iterator[Fact]:
+    if seen.trains():  # float32 is what mixed precision trains
+        return
     for load in seen.loads:
-        if not load.native:
+        if not load.native or _kept_on_cpu(seen, load.call.node):
             continue
         given = [w for w in ("dtype", "torch_dtype") if w in load.keywords]
         if given:
@@ -89,6 +91,21 @@ def _dtypes(seen: Seen) -> Iterator[Fact]:
         if re.search(r"awq|gptq|bnb|int4|int8|fp8|4bit|8bit", load.model, re.I) or "FastLanguageModel" in load.call.name:
             continue
         yield seen.smell("load_without_dtype", load.call.node)
+
+
+def _kept_on_cpu(seen: Seen, node: ast.Call) -> bool:
+    """Whether this load says itself that the model stays on the CPU: `.to("cpu")` on it, `device_map="cpu"` in it."""
+    keywords, _ = seen.index.keywords(node)
+    if "device_map" in keywords:
+        return bool(seen.index.const(keywords["device_map"]) == "cpu")
+    here: ast.AST = node
+    while isinstance(up := seen.index.parent.get(here), ast.Attribute) and isinstance(
+        over := seen.index.parent.get(up), ast.Call
+    ):
+        if up.attr == "cpu" or (up.attr == "to" and over.args and seen.index.const(over.args[0]) == "cpu"):
+            return True
+        here = over
+    return False
 
 
 def _halved(seen: Seen) -> bool:

@@ -185,7 +185,7 @@ def plain_characters(text: str) -> str:
     out = []
     for number, line in enumerate(text.split("\n"), 1):
         if number in strange:
-            line = re.sub("(?<=\\s)[\u2013\u2014\u2012\u2212\uff0d]{1,2}(?=[A-Za-z]{2})", "--", line)
+            line = re.sub("(?<=\\s)(?:-?[\u2013\u2014\u2012\u2212\uff0d]{1,2}-?)(?=[A-Za-z]{2})", "--", line)
             line = re.sub("(?<=\\s)[\u2013\u2014\u2012\u2212\uff0d](?=[A-Za-z]\\b)", "-", line)
             line = re.sub("[\u201c\u201d]", '"', line)
             line = re.sub("[\u2018\u2019]", "'", line)

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from dstune.model import Fact
+from dstune.readers.app_dtype import dtypes, on_cpu
 from dstune.readers.app_index import FUNCTIONS, MISSING
 from dstune.readers.app_models import is_local, known
 from dstune.readers.app_seen import Load, Seen
 
-_FLOAT32 = ("float32", "float", "torch.float32", "fp32")
 _GPU = re.compile(r"\bcuda|\bgpu|device_map|nvidia|\bxpu|\bmps|\bhip\b|rocm", re.I)
 _CPU = re.compile(r"\bcpu\b", re.I)
 _CACHE = re.compile(r"cache|singleton|memo|lazy|once", re.I)
@@ -21,7 +21,7 @@ _CACHE = re.compile(r"cache|singleton|memo|lazy|once", re.I)
 def smells(seen: Seen) -> Iterator[Fact]:
     """`app.*` facts about loading."""
     yield from _models(seen)
-    yield from _dtypes(seen)
+    yield from dtypes(seen)
     yield from _placement(seen)
     yield from _by_hand(seen)
     yield from _when_loaded(seen)
@@ -68,86 +68,6 @@ def _supported(model: str) -> bool:
     ) and row.short.lower() in known(model).name.lower()  # fmt: skip
 
 
-def _dtypes(seen: Seen) -> Iterator[Fact]:
-    if seen.trains():  # float32 is what mixed precision trains
-        return
-    for load in seen.loads:
-        if not load.native or _kept_on_cpu(seen, load.call.node):
-            continue
-        given = [w for w in ("dtype", "torch_dtype") if w in load.keywords]
-        if given:
-            value = seen.index.const(load.keywords[given[0]])
-            if isinstance(value, str) and value.removeprefix("torch.") in _FLOAT32 and not _on_cpu(seen):
-                yield seen.smell("load_float32", load.keywords[given[0]])
-            continue
-        if load.open_ or (not load.model and load.call.node.args and seen.index.kind(load.call.node.args[0]) == "config"):
-            continue
-        if (
-            {"quantization_config", "load_in_4bit", "load_in_8bit", "gguf_file"} & set(load.keywords)
-            or _halved(seen)
-            or _on_cpu(seen)
-        ):
-            continue
-        if re.search(r"awq|gptq|bnb|int4|int8|fp8|4bit|8bit", load.model, re.I) or "FastLanguageModel" in load.call.name:
-            continue
-        yield seen.smell("load_without_dtype", load.call.node)
-
-
-def _kept_on_cpu(seen: Seen, node: ast.Call) -> bool:
-    """Whether this load says itself that the model stays on the CPU: `.to("cpu")` on it, `device_map="cpu"` in it."""
-    keywords, _ = seen.index.keywords(node)
-    if "device_map" in keywords:
-        return bool(seen.index.const(keywords["device_map"]) == "cpu")
-    here: ast.AST = node
-    while isinstance(up := seen.index.parent.get(here), ast.Attribute) and isinstance(
-        over := seen.index.parent.get(up), ast.Call
-    ):
-        if up.attr == "cpu" or (up.attr == "to" and over.args and seen.index.const(over.args[0]) == "cpu"):
-            return True
-        here = over
-    return False
-
-
-def _halved(seen: Seen) -> bool:
-    """`.half()` or `.to(torch.float16)` afterwards, or a default type set before."""
-    for node in seen.index.nodes:
-        if isinstance(node, ast.Call):
-            name = seen.index.dotted(node.func)
-            if name == "torch.set_default_dtype":
-                return True
-            if (
-                isinstance(node.func, ast.Attribute)
-                and node.func.attr in ("half", "bfloat16")
-                and seen.index.kind(node.func.value) in ("model", "encoder")
-            ):
-                return True
-            if isinstance(node.func, ast.Attribute) and node.func.attr == "to" and seen.index.kind(node.func.value) == "model":
-                values = [*node.args, *(k.value for k in node.keywords if k.arg == "dtype")]
-                if any(str(seen.index.const(v)).removeprefix("torch.") in ("float16", "bfloat16", "half") for v in values):
-                    return True
-    return False
-
-
-def _on_cpu(seen: Seen) -> bool:
-    """Whether the program says that it means the CPU."""
-    for node in seen.index.nodes:
-        match node:
-            case ast.keyword(arg="device" | "device_map", value=value) if seen.index.const(value) in ("cpu", -1):
-                return True
-            case ast.Call(func=ast.Attribute(attr="to" | "device"), args=[first, *_]) if seen.index.const(
-                first
-            ) == "cpu" and seen.index.kind(node) in ("model", ""):
-                if seen.index.kind(node) == "model":
-                    return True
-            case ast.Assign(targets=[ast.Name(id=name)], value=value) if (
-                re.fullmatch(r"device|DEVICE", name) and seen.index.const(value) == "cpu"
-            ):
-                return True
-            case ast.Attribute(attr="set_num_threads"):
-                return True
-    return False
-
-
 def placed(seen: Seen) -> str:
     """How the model gets onto the GPU: "" (it does not), "map" (device_map), "cuda" (moved), "open" (cannot be told)."""
     for load in seen.loads:
@@ -192,7 +112,7 @@ def placed(seen: Seen) -> str:
 def _placement(seen: Seen) -> Iterator[Fact]:
     loads = [load for load in seen.loads if load.how == "from_pretrained" and load.native]
     generates = [g for g in seen.generations if g.how == "generate"]
-    if not loads or placed(seen) or _on_cpu(seen):
+    if not loads or placed(seen) or on_cpu(seen):
         return
     if _CPU.search(seen.source.comments) or any(isinstance(n, ast.Constant) and n.value == "cpu" for n in seen.index.nodes):
         return

@@ -1,16 +1,31 @@
-"""What the eye has to tell apart: colours of memory bars, on a dark and on a light screen."""
+"""What the eye sees: colours that can be told apart on a dark and on a light screen, and pictures that look alike in every viewer."""
 
+import asyncio
+import html
 import itertools
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
 
 import pytest
+from rich.cells import cell_len
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
-from dstune.model import Plan
+from dstune import lang
+from dstune.model import Diagnosis, Evidence, Plan
 from dstune.plan import words
-from dstune.tui import palette, plan
+from dstune.tui import follow, palette, picture, plan
 from dstune.tui.app import Monitor
-from tests.test_monitor import session
+from dstune.tui.doing import Actions
+from dstune.tui.draw import BLOCKS
+from dstune.tui.overview import overview
+from dstune.tui.state import State
+from tests import monitor_samples as canned
+from tests.test_monitor import session, until
 
 NAMES = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
 NAMES = (*NAMES, *(f"bright_{name}" for name in NAMES))
@@ -65,3 +80,89 @@ def test_a_reason_of_three_lines_ends_with_a_sign_that_it_goes_on() -> None:
     at = next(i for i, line in enumerate(lines) if line.startswith(f"{made.rejected[0].option}:"))
     assert Text(lines[at + 1]).cell_len <= 60
     assert lines[at + 1].endswith("…")
+
+
+CELL = re.compile(r'<text class="[^"]*-r\d+" x="([\d.]+)" y="([\d.]+)" textLength="([\d.]+)"[^>]*>(.*?)</text>')
+
+
+def grid(svg: str) -> list[str]:
+    """The words of a picture by where they stand: a line of cells for each row, blocks left out."""
+    rows: dict[float, dict[int, str]] = {}
+    for x, y, length, shown in CELL.findall(svg):
+        text = html.unescape(shown).replace("\xa0", " ")
+        assert text == text.strip(), "viewers drop blanks at the ends"
+        assert abs(float(length) - picture.CELL * cell_len(text)) < 0.1
+        at = float(x) / picture.CELL
+        assert abs(at - round(at)) < 0.02, (x, text)
+        row = rows.setdefault(float(y), {})
+        for letter in text:
+            row[round(at)] = letter
+            at += cell_len(letter)
+    out = []
+    for _, row in sorted(rows.items()):
+        line, at = "", 0
+        for column, letter in sorted(row.items()):
+            line += " " * (column - at) + letter
+            at = column + cell_len(letter)
+        out.append(line)
+    return out
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+@pytest.mark.parametrize("name", ["overview", "doctor", "plan"])
+def test_a_picture_has_every_letter_in_its_cell_and_fetches_nothing(name: str, language: str) -> None:
+    lang.use(language)
+    app = Monitor(canned.feed(90), "", canned.LOG, actions=canned.actions(), start=name)
+    svg = asyncio.run(picture.picture(app, (100, 30)))
+    ElementTree.fromstring(svg)
+    assert "url(" not in re.sub(r"url\(#", "", svg)
+    assert "Fira" not in svg
+    drawn = [line.rstrip() for line in grid(svg)]
+    blocks = re.compile(f"[{BLOCKS}▌░]")
+    told = [blocks.sub(" ", line).rstrip() for line in app.text_of(name).splitlines()[:28]]
+    assert [line for line in told if line.strip()] == [line for line in drawn[1:-1] if line.strip()]
+
+
+def test_a_picture_waits_for_the_log_that_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The recording is over before the first line of the log is read."""
+
+    def slow(source: str) -> Iterator[str]:
+        time.sleep(0.6)
+        yield Path(source).read_text()
+        while True:
+            yield ""
+
+    monkeypatch.setattr(follow, "follow", slow)
+    app = Monitor(canned.feed(3), "", canned.LOG, actions=Actions(seen_in_the_log), start="doctor")
+    svg = asyncio.run(picture.picture(app, (100, 30)))
+    assert any("batch-limit-too-small" in line for line in grid(svg))
+
+
+def seen_in_the_log(evidence: Evidence) -> Diagnosis:
+    return canned.diagnosis() if evidence.hits else Diagnosis()
+
+
+def test_a_log_that_grows_after_the_end_of_a_recording_is_diagnosed(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text("INFO started\n")
+
+    async def look(pilot: Any, app: Monitor) -> None:
+        await until(pilot, lambda: app.log_state.number == 1, "the log")
+        assert not app.state.diagnosis.findings
+        with log.open("a") as f:
+            f.write("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n")
+        await until(pilot, lambda: bool(app.state.diagnosis.findings), "the finding")
+
+    session(look, Monitor(canned.feed(3), log=str(log), actions=Actions(seen_in_the_log)))
+
+
+def test_without_a_card_the_room_is_for_the_server(tmp_path: Path) -> None:
+    state = State()
+    for i in range(30):
+        state.take(Evidence((*canned.server(waiting=i), *canned.HOST), (), (), {"started": 1000.0 + i}), None)
+    lines = [line.plain for line in overview(state, 99, 26)]
+    assert len(lines) <= 26
+    for title in ("tok/s, of 611", "KV %, of 100", "running, of 8", "waiting, of 29"):
+        assert any(title in line for line in lines), title
+    assert len([line for line in lines if "█" in line]) > 8
+    assert not any("waiting, of 29" in line.plain for line in overview(state, 79, 14))  # no room, no curve

@@ -1,5 +1,6 @@
 """What the monitor says of itself: the same counts everywhere, how a load ended, what is assumed, no key lost at the edge. Mostly pure."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ from dstune import lang
 from dstune.model import Artifact, Diagnosis, Evidence, Fact, Finding, Unknown
 from dstune.tui import doctor, keys, logs, overview, plan
 from dstune.tui.app import Monitor
+from dstune.tui.dialogs import Palette
 from dstune.tui.draw import Lines, chopped
 from dstune.tui.load import LoadState, load_screen
 from dstune.tui.state import State
@@ -133,7 +135,7 @@ def test_a_plan_says_what_it_assumes() -> None:
     none = plan.here(State(), plan.Knobs())
     shown = words(plan.plan_screen(none, None, 80))
     assert "rtx-4090 is assumed" in shown
-    assert "(assumed: no server here names one)" in shown
+    assert "(assumed: no known model is served)" in words(plan.plan_screen(none, None, 79))
     state = State()
     state.take(Evidence((Fact("gpu0", "name", "NVIDIA H200", "nvml"), Fact("gpu0", "memory_total_mib", 143771, "nvml"))), None)
     seen = plan.here(state, none)
@@ -180,3 +182,26 @@ def test_a_plan_asked_for_before_the_first_sample_follows_the_card() -> None:
         assert "is assumed" not in app.text_of()
 
     session(look, Monitor(canned.feed(3), actions=canned.actions(), start="plan"))
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_the_command_palette_speaks_the_language_of_the_screen(language: str) -> None:
+    """Every title and description, and the words in the empty field; nothing of the toolkit's own list is among them."""
+    lang.use(language)
+
+    async def look(pilot: Any, app: Monitor) -> None:
+        listed = list(app.get_system_commands(app.screen))
+        titles = [c.title for c in listed]
+        assert len(titles) == len(set(titles)) == 13
+        for command in listed:
+            chinese = re.search("[\u4e00-\u9fff]", command.title + command.help)
+            assert bool(chinese) == (language == "zh") or command.title == "中文"
+        await pilot.press("ctrl+p")
+        await until(pilot, lambda: isinstance(app.screen, Palette), "the palette")
+        field = app.screen.query_one("CommandInput")
+        assert field.placeholder == ("Search for commands…" if language == "en" else "搜索命令…")  # type: ignore[attr-defined]
+        next(c for c in listed if c.title in ("Quit", "退出")).callback()
+        await pilot.pause()
+        assert not app.is_running or app._exit
+
+    session(look)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
 
 import click
 
@@ -92,7 +91,13 @@ def command(
     gc.freeze()
     gc.enable()
     if screenshot:
-        return _picture(app, screenshot, cells)
+        import asyncio
+
+        from dstune.cli.options import save
+        from dstune.tui.picture import picture
+
+        save(screenshot, asyncio.run(picture(app, cells)))
+        return Exit.OK
     left = app.run()
     return int(app.return_code or left or Exit.OK)
 
@@ -103,25 +108,3 @@ def _size(size: str) -> tuple[int, int]:
     if not (width.isdigit() and height.isdigit() and 20 <= int(width) <= 500 and 5 <= int(height) <= 300):
         raise DstuneError(say(f"{size!r} is no size", f"{size!r} 不是尺寸"), "", "--size 100x30")
     return int(width), int(height)
-
-
-def _picture(app: Any, path: str, size: tuple[int, int]) -> int:
-    """Runs without a terminal until the feed's last sample (live: a diagnosed one) is drawn, then writes the SVG."""
-    import asyncio
-
-    from dstune.cli.options import save
-
-    async def draw() -> str:
-        async with app.run_test(size=size) as pilot:
-            for _ in range(200):
-                await pilot.pause(0.05)
-                if app.state.ended or (app.feed.live and app.state.diagnosed and app.state.samples > 3):
-                    break
-            await app.workers.wait_for_complete()
-            app.note = ""
-            app.draw()
-            await pilot.pause()
-            return str(app.export_screenshot(title="dstune"))
-
-    save(path, asyncio.run(draw()))
-    return Exit.OK

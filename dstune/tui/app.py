@@ -87,7 +87,7 @@ class Monitor(App[int]):
         self.load_seconds = 0.0
         self.start_screen, self.note = start, ""
         self.sampler = Sampler(feed, self.actions.diagnose, self.beside, self._say)
-        self._ended = threading.Event()
+        self._ended, self._log_idle = threading.Event(), threading.Event()
         self._log_thread = threading.Thread(target=self._follow, name="log", daemon=True)
         self._reveal = True
         self._load_task: Any = None
@@ -137,7 +137,12 @@ class Monitor(App[int]):
             if text:
                 self.post_message(LogGrew(text))
             else:
+                self._log_idle.set()
                 self._ended.wait(0.4)
+
+    def log_read(self) -> bool:
+        """Whether the followed log was read to where it ended."""
+        return not self.log_state.source or self._log_idle.is_set()
 
     def beside(self) -> Evidence:
         """What is known beside the feed."""
@@ -214,6 +219,8 @@ class Monitor(App[int]):
         try:
             if self.log_state.feed(message.text):
                 self.sampler.again()
+                if not self.feed.live:  # a recording that is paused or at its end brings no sample
+                    self.judge_again()
         except Exception as error:  # a recipe that is broken is said; the screen lives on
             self.note = str(error)
         self.draw("log")
@@ -416,19 +423,11 @@ class Monitor(App[int]):
     def action_command_palette(self) -> None:
         """Opens the palette."""
         if not isinstance(self.screen, Palette):
-            self.push_screen(Palette(id="--command-palette"))
+            self.push_screen(Palette(id="--command-palette", placeholder=say("Search for commands…", "搜索命令…")))
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        """The command palette: every screen and action by name."""
-        yield from super().get_system_commands(screen)
-        for name in SCREENS:
-            yield SystemCommand(keys.title(name), say("show this screen", "显示该页面"), lambda n=name: self.action_show(n))
-        for title, about, work in (
-            (say("Load: start or stop", "压测：开始或停止"), "s", self.action_load), (say("Fix: show all as a diff", "修复：以 diff 显示全部"), "F", lambda: self.action_fix(True)),
-            (say("Undo the last write", "撤销上次写入"), "u", self.action_undo), (say("中文", "English"), "l", self.action_language),
-            (say("Light or dark", "明暗切换"), "d", self.action_dark), (say("Keys", "按键"), "h", self.action_help),
-        ):  # fmt: skip
-            yield SystemCommand(title, about, work)
+        """The command palette: every screen and action, in the language of now."""
+        return [SystemCommand(*row) for row in keys.commands(self)]
 
     def on_unmount(self) -> None:
         """Ends the threads and what the feed started."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -10,6 +11,9 @@ from textual.binding import Binding
 
 from dstune.lang import say
 from dstune.tui.draw import click, fit
+
+if TYPE_CHECKING:
+    from dstune.tui.app import Monitor
 
 SCREENS = ("overview", "doctor", "load", "plan", "log")
 _KNOBS = (
@@ -106,3 +110,27 @@ def help_text() -> str:
         "回放  空格 暂停   ←→ 一个采样   shift+←→ 十个\n\n"
         "l English   d 明暗   ctrl+p 命令   q 退出          按任意键关闭",
     )
+
+
+def commands(app: Monitor) -> list[tuple[str, str, Callable[[], object]]]:
+    """What the command palette lists: title, what it does and its key, and the deed. The toolkit's own list is English."""
+
+    def shows(name: str) -> Callable[[], None]:
+        return lambda: app.action_show(name)
+
+    key = say("key ", "按键 ")
+    shown = [
+        (title(name), say(f"show this screen; key {number}", f"显示该页面；按键 {number}"), shows(name))
+        for number, name in enumerate(SCREENS, 1)
+    ]
+    return [
+        *shown,
+        (say("Load: start or stop", "压测：开始或停止"), key + "s", app.action_load),
+        (say("Fix: show all as a diff", "修复：以 diff 显示全部"), key + "F", lambda: app.action_fix(True)),
+        (say("Write what is shown", "写入所示更改"), key + "w", app.action_write),
+        (say("Undo the last write", "撤销上次写入"), key + "u", app.action_undo),
+        (say("中文", "English"), key + "l", app.action_language),
+        (say("Light or dark", "明暗切换"), key + "d", app.action_dark),
+        (say("Keys", "按键"), key + "h", app.action_help),
+        (say("Quit", "退出"), key + "q", app.exit),
+    ]

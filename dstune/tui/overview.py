@@ -43,7 +43,8 @@ def overview(state: State, width: int, height: int, plain: bool = False) -> Line
     gap = [Text()] if roomy else []
     out = [*top, *gap, *below, *gap]
     out += processes(state, width, height - len(made) - len(out))
-    return out + held(state, width, height - len(out))
+    out += held(state, width, height - len(out))
+    return out + curves(state, width, height - len(out) - 1, plain)
 
 
 def _wanted(state: State) -> int:

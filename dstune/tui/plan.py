@@ -120,7 +120,7 @@ def plan_screen(knobs: Knobs, plan: Plan | str | None, width: int, plain: bool =
         items.append(
             Text().append(f" {key} ", click(action, "reverse")).append(f" {label} ").append(value, click(action, "bold"))
         )
-    model = knobs.model + say(" (assumed: no server here names a known one)", "（假定：这里没有服务给出已知的模型）") * (
+    model = knobs.model + say(" (assumed: no known model is served)", "（假定：没有服务提供已知的模型）") * (
         "model" in knobs.assumed
     )
     out = [*flow(items, width, 2), Text(fit(model, width), "dim", no_wrap=True)]

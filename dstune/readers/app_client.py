@@ -42,14 +42,18 @@ def _addresses(seen: Seen) -> Iterator[Fact]:
             value = seen.value(call.keywords, word)
             if isinstance(value, str):
                 yield from _address(seen, value, call.keywords[word])
-    for node in seen.index.nodes:  # openai 0.x: openai.api_base = "..."
+    for node in seen.index.nodes:  # openai 0.x: openai.api_base = "...", or the variable that the package reads
         if isinstance(node, ast.Assign) and any(
-            seen.index.dotted(t) in ("openai.api_base", "openai.base_url") for t in node.targets
+            seen.index.dotted(t) in ("openai.api_base", "openai.base_url") or _variable(seen, t) for t in node.targets
         ):
             value = seen.index.const(node.value)
             if isinstance(value, str):
                 yield from _address(seen, value, node.value)
     for call in seen.index.calls():
+        if call.name in ("litellm.completion", "litellm.acompletion", "litellm.embedding"):
+            value = seen.value(call.keywords, "api_base") or seen.value(call.keywords, "base_url")
+            if isinstance(value, str) and str(seen.value(call.keywords, "model")).startswith(("openai/", "hosted_vllm/")):
+                yield from _address(seen, value, call.node)
         if call.name in ("requests.post", "httpx.post", "httpx.stream", "requests.get") and (
             call.args or "url" in call.keywords
         ):
@@ -62,6 +66,15 @@ def _addresses(seen: Seen) -> Iterator[Fact]:
                 and found["port"] not in ("8080", None)
             ):
                 yield seen.smell("base_url_without_v1", call.node, _shown(found))
+
+
+def _variable(seen: Seen, target: ast.AST) -> bool:
+    """`os.environ["OPENAI_BASE_URL"]`, which the openai package reads."""
+    return (
+        isinstance(target, ast.Subscript)
+        and seen.index.dotted(target.value) == "os.environ"
+        and seen.index.const(target.slice) in ("OPENAI_BASE_URL", "OPENAI_API_BASE")
+    )
 
 
 def _address(seen: Seen, url: str, node: ast.expr) -> Iterator[Fact]:
@@ -221,6 +234,9 @@ def _consumed(seen: Seen, node: ast.AST) -> bool:
             return True
         case ast.FormattedValue() | ast.Yield():
             return True
+        case ast.GeneratorExp(elt=elt) | ast.ListComp(elt=elt) if elt is node:
+            joined = seen.index.parent.get(above)
+            return isinstance(joined, ast.Call) and isinstance(joined.func, ast.Attribute) and joined.func.attr == "join"
         case ast.Call(func=func, args=args) if node in args:
             name = seen.index.dotted(func)
             if name.endswith(".append"):

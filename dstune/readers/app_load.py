@@ -114,7 +114,9 @@ def _placement(seen: Seen) -> Iterator[Fact]:
     generates = [g for g in seen.generations if g.how == "generate"]
     if not loads or placed(seen) or on_cpu(seen):
         return
-    if _CPU.search(seen.source.comments) or any(isinstance(n, ast.Constant) and n.value == "cpu" for n in seen.index.nodes):
+    if _CPU.search(seen.source.comments) or any(
+        isinstance(n, ast.Constant) and n.value == "cpu" and not _where_no_card_is(seen, n) for n in seen.index.nodes
+    ):
         return
     mentions = any(
         isinstance(n, ast.Constant | ast.Name | ast.Attribute)
@@ -130,6 +132,12 @@ def _placement(seen: Seen) -> Iterator[Fact]:
         yield seen.smell("model_never_on_gpu", loads[0].call.node)
         if mentions:
             yield seen.smell("gpu_meant", loads[0].call.node)
+
+
+def _where_no_card_is(seen: Seen, node: ast.Constant) -> bool:
+    """Whether this "cpu" is the other branch of `"cuda" if torch.cuda.is_available() else "cpu"`."""
+    choice = seen.index.inside(node, ast.IfExp)
+    return isinstance(choice, ast.IfExp) and "cuda" in ast.unparse(choice)
 
 
 def _by_hand(seen: Seen) -> Iterator[Fact]:
@@ -186,7 +194,7 @@ def _when_loaded(seen: Seen) -> Iterator[Fact]:
             home = next((f for f in reach if seen.within(load.call.node, f)), None)
             if home is None:
                 continue
-            if _guarded(seen, load.call.node, home, reach):
+            if guarded(seen, load.call.node, home, reach):
                 if _swaps(seen, load, home):
                     yield seen.smell("old_model_kept", load.call.node)
                 continue
@@ -237,7 +245,7 @@ def _released(seen: Seen, scope: ast.AST | None, name: str, first: int, last: in
     return False
 
 
-def _guarded(seen: Seen, node: ast.AST, home: ast.AST, reach: list[ast.AST]) -> bool:
+def guarded(seen: Seen, node: ast.AST, home: ast.AST, reach: list[ast.AST]) -> bool:
     """Whether the load happens once: behind a test, a cache decorator, or an early return."""
     if isinstance(home, FUNCTIONS) and any(
         _CACHE.search(seen.index.dotted(d.func if isinstance(d, ast.Call) else d)) for d in home.decorator_list

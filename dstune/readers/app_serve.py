@@ -13,6 +13,7 @@ from dstune.expr import Version
 from dstune.model import Fact
 from dstune.readers.app_client import is_delta_content
 from dstune.readers.app_index import MISSING
+from dstune.readers.app_load import guarded
 from dstune.readers.app_seen import Handler, Seen
 
 _BLOCKING = frozenset(
@@ -43,6 +44,25 @@ def smells(seen: Seen) -> Iterator[Fact]:
     yield from _concurrency(seen)
     yield from _page(seen)
     yield from _states(seen)
+    yield from _built_each_time(seen)
+
+
+_BUILT = frozenset(("Llama", "LlamaCpp", "LlamaCPP", "LLM", "GPT4All", "SentenceTransformer", "CrossEncoder", "WhisperModel"))
+"""Classes of other libraries that read a model's files when they are made."""
+
+
+def _built_each_time(seen: Seen) -> Iterator[Fact]:
+    """Engines made inside what answers a request, or in a function that it calls."""
+    if "streamlit" in seen.frameworks:
+        return
+    for handler in seen.handlers:
+        reach = seen.reach(handler.function)
+        for call in seen.index.calls():
+            if call.via or call.name.rsplit(".", 1)[-1] not in _BUILT:
+                continue
+            home = next((f for f in reach if seen.within(call.node, f)), None)
+            if home is not None and not guarded(seen, call.node, home, reach):
+                yield seen.smell("model_loaded_in_handler", call.node)
 
 
 @cache
@@ -117,6 +137,12 @@ def _blocks(seen: Seen, node: ast.Call, generating: set[ast.Call]) -> bool:
         while isinstance(owner, ast.Attribute) and owner.attr in ("create", "completions", "chat"):
             owner = owner.value
         return seen.index.kind(owner) == "client" and _built_as(seen, owner, "OpenAI")
+    if (
+        isinstance(node.func, ast.Attribute)
+        and node.func.attr in ("generate", "chat")
+        and _built_as(seen, node.func.value, "LLM")
+    ):
+        return True
     if (
         isinstance(node.func, ast.Attribute)
         and node.func.attr in _SLOW_METHOD

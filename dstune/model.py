@@ -359,13 +359,16 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A claim checked before and after; `spread` is the noise below which a difference means nothing."""
+    """A claim checked before and after; `spread` is the noise below which a difference means nothing. `load`: of which load, where
+    there are several (a sweep), in words.
+    """
 
     claim: str
     before: float
     after: float
     spread: float
     met: bool
+    load: str = ""
 
 
 @dataclass(frozen=True, slots=True)

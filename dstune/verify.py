@@ -100,7 +100,7 @@ better or worse by chance, and about so many are compared."""
 def compare(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -> list[Verdict]:
     """A verdict per figure that both have. `met`: not worse than the noise allows. `spread` is the half-width of the noise band."""
     out = []
-    equal = _as_long(before, after)
+    equal = as_long(before, after)
     for claim in CLAIMS:
         if claim.equal_work and not equal:
             continue
@@ -114,7 +114,7 @@ def compare(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -
     return out
 
 
-def _as_long(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -> bool:
+def as_long(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -> bool:
     """Whether answers have the same length on both sides, within `SAME`; True where runs do not tell."""
     a, b = ([float(v) for o in runs if (v := o.get("length")) is not None] for runs in (before, after))
     if not a or not b:

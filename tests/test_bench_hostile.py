@@ -19,7 +19,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from dstune.cli.bench import outcomes
+from dstune.cli.bench_compare import compare, outcomes
+from dstune.cli.doctor import of_run
 from dstune.errors import DstuneError, UnobservableError
 from dstune.load import gradio
 from dstune.load.answers import Reply, events, read, server_words
@@ -403,6 +404,58 @@ def test_options_that_make_no_sense_are_refused_before_the_load(options: tuple[s
     done = run_dstune("bench", "http://127.0.0.1:1", *options)
     assert done.returncode == 2
     assert "error" in done.stderr
+
+
+def saved(path: Path, *runs: tuple[int, float], **more: Any) -> str:
+    """A report of runs (clients, first token in ms), each of 10 requests with 1,280 tokens."""
+    trials = [
+        {
+            "requests": {"ok": 10, "failed": 0}, "output_tokens": 1280, "output_tok_s": 1000.0 / ttft, "ttft_ms": {"p50": ttft, "p95": ttft},
+            "request_s": 1.0, "workload": {"concurrency": clients, "rate": None, "output_tokens": 128}, "settings": {"model": "m"}, **more,
+        }
+        for clients, ttft in runs
+    ]  # fmt: skip
+    path.write_text(json.dumps({"schema": "dstune.report/1", "trials": trials}))
+    return str(path)
+
+
+def test_sweeps_are_compared_load_by_load(tmp_path: Path, run_dstune: Any) -> None:
+    """The mean over the steps hides that four clients wait twice as long, and is longer for a sweep that went further."""
+    a = saved(tmp_path / "a.json", (1, 50), (2, 60), (4, 70))
+    b = saved(tmp_path / "b.json", (1, 50), (2, 60), (4, 140), (8, 200))
+    rows = {(v.load, v.claim): v for v in compare((a, b)).verdicts}
+    assert rows["1 client", "ttft_ms p50"].met
+    assert rows["2 clients", "ttft_ms p50"].after == 60
+    assert not rows["4 clients", "ttft_ms p50"].met
+    assert not any(load == "8 clients" for load, _ in rows)
+    done = run_dstune("bench", "compare", a, b)
+    assert done.stdout.index("4 clients") < done.stdout.index("worse")
+    assert "8 clients" not in done.stdout
+    with pytest.raises(DstuneError, match="no load in common"):
+        compare((a, saved(tmp_path / "c.json", (16, 50))))
+
+
+def test_what_else_differs_is_told(tmp_path: Path) -> None:
+    a = saved(tmp_path / "a.json", (8, 50), (8, 51))
+    same = compare((a, saved(tmp_path / "b.json", (8, 52))))
+    assert same.notes == ()
+    assert {v.load for v in same.verdicts} == {""}
+    found = compare((a, saved(tmp_path / "c.json", (64, 50), output_tokens=320, client_bottleneck=True)))
+    assert "load 8 clients / 64 clients" in found.notes[0]
+    assert "128 / 32 tokens long" in found.notes[1]
+    assert "bottleneck" in found.notes[2]
+    assert "request_s" not in {v.claim for v in found.verdicts}
+
+
+@pytest.mark.parametrize(
+    ("where", "value"), [("failed", 1e308), ("failed", 10**400), ("errors", [1]), ("finish", {"length": 10**400})]
+)
+def test_figures_that_no_server_has(tmp_path: Path, where: str, value: Any) -> None:
+    more: dict[str, Any] = {"requests": {"ok": 1, "failed": value}} if where == "failed" else {where: value}
+    path = saved(tmp_path / "a.json", (8, 50), (8, 50), **more)
+    for work in (lambda: compare((path, path)), lambda: of_run(path)):
+        with contextlib.suppress(DstuneError):
+            work()
 
 
 def test_files_that_are_no_reports(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import click
 from dstune.cli.options import Number, common, emit, empty, save
 from dstune.errors import DstuneError, Exit
 from dstune.lang import say
-from dstune.model import Report, Trial, Workload, parse_json
+from dstune.model import Report, Trial, Workload
 
 SWEEP_STEP_S = 6.0
 """Seconds of one step of a sweep: eight steps stay under a minute."""
@@ -138,7 +138,9 @@ def command(url: tuple[str, ...], gradio: str | None, local: str | None, out: st
     if out:
         _writable(out)
     if url[:1] == ("compare",):
-        report = _compare(url[1:])
+        from dstune.cli.bench_compare import compare
+
+        report = compare(url[1:])
     elif local:
         report = _local(local, options)
     else:
@@ -301,42 +303,6 @@ def _local(folder: str, o: dict[str, Any]) -> Report:
         seconds=seconds(o["duration"]) if o["duration"] else 30.0, seen=seen,
     )  # fmt: skip
     return replace(empty("bench"), trials=tuple(trials))
-
-
-def _compare(paths: tuple[str, ...]) -> Report:
-    from dstune.verify import compare
-
-    if len(paths) != 2:
-        raise DstuneError(
-            say("compare takes two files", "compare 需要两个文件"), "", "dstune bench compare before.json after.json"
-        )
-    before, after = (outcomes(p) for p in paths)
-    verdicts = tuple(compare(before, after))
-    if not verdicts:
-        raise DstuneError(
-            say("these two reports have no figure in common", "这两份报告没有共同的指标"), "", "dstune bench URL -o run.json"
-        )
-    return replace(empty("bench"), verdicts=verdicts)
-
-
-def outcomes(path: str) -> list[dict[str, Any]]:
-    """The trials of a saved report. Raises `DstuneError` for what is none."""
-    from dstune.verify import compare
-
-    try:
-        with open(path, encoding="utf-8") as f:
-            data = parse_json(f.read())
-        found = data["trials"] if "trials" in data else [data["trial"]]
-        kept = [t for t in found if t["requests"] is not None]
-        if not kept or any(v.before != v.before for v in compare(kept, kept)):  # NaN
-            raise ValueError
-        return kept
-    except OSError as error:
-        raise DstuneError(f"{path}: {error.strerror}", "", "dstune bench URL -o run.json") from None
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise DstuneError(
-            say(f"{path} is no report of dstune bench", f"{path} 不是 dstune bench 的报告"), "", "dstune bench URL -o run.json"
-        ) from None
 
 
 def _writable(path: str) -> None:

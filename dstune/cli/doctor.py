@@ -293,7 +293,7 @@ def of_run(path: str) -> Evidence:
         text = words(data)
     except OSError as error:
         raise UnobservableError(f"{path}: {error.strerror}", "", say("check the path", "检查路径")) from None
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError):
         raise DstuneError(
             say(f"{path} is no report of dstune bench", f"{path} 不是 dstune bench 的报告"), "", "dstune bench URL -o run.json"
         ) from None

@@ -57,7 +57,7 @@ def lengths(kind: str, prompt: float, output: float, workload: str | None) -> Le
     if workload is None:
         spread = (PROMPT_CV, OUTPUT_CV) if kind == "lognormal" else (0.0, 0.0)
         return Lengths(prompt, output, *spread)
-    from dstune.cli.bench import outcomes
+    from dstune.cli.bench_compare import outcomes
 
     pairs: list[tuple[int, int]] = []
     trials = outcomes(workload)

@@ -295,7 +295,7 @@ def _tick(name: str, number: int, of: int) -> Callable[[str, Live], None]:
 
 def saved(side: Side) -> Measured:
     """A run that `dstune bench -o` saved."""
-    from dstune.cli.bench import outcomes
+    from dstune.cli.bench_compare import outcomes
 
     return Measured(side, outcomes(side.path))
 

@@ -39,7 +39,13 @@ def verdicts_text(verdicts: Sequence[Verdict]) -> str:
     if not verdicts:
         return ""
     head = f"{'':{_WIDE}}{_right(say('before', '之前'), 12)}{_right(say('after', '之后'), 12)}{'±':>10}"
-    return "\n".join([head, *(_row(v) for v in verdicts)])
+    out, load = [head], ""
+    for v in verdicts:
+        if v.load != load:
+            out.append(v.load)
+            load = v.load
+        out.append(_row(v))
+    return "\n".join(out)
 
 
 def _row(v: Verdict) -> str:

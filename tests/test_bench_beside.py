@@ -69,6 +69,19 @@ def test_behaviours_are_evidence() -> None:
     assert found == {"behaviours": ["endless-newlines"]}, "one hit of 24 is no finding"
 
 
+def test_doctor_asks_a_running_server_for_its_texts(server: str, run_dstune: Run) -> None:
+    done = run_dstune("doctor", "--no-host", "--endpoint", server, "--behaviour", "--json")
+    data = json.loads(done.stdout)
+    assert {r["probe"] for r in data["behaviours"]} >= {"phrase-loop", "never-stops"}
+    assert data["trial"]["judged"] == 24
+    text = run_dstune("doctor", "--no-host", "--endpoint", "http://127.0.0.1:1", "--behaviour")
+    assert "server-not-running" in text.stdout
+    assert "Behaviour not asked for" in text.stdout
+    alone = run_dstune("doctor", "--no-host", "--behaviour")
+    assert alone.returncode == 2
+    assert "--endpoint" in alone.stderr
+
+
 METRICS = """# TYPE vllm:num_requests_running gauge
 vllm:num_requests_running{{engine="0"}} {running}
 vllm:num_requests_waiting{{engine="0"}} {waiting}

@@ -13,6 +13,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,6 +25,7 @@ from dstune.cli.doctor import of_run
 from dstune.errors import DstuneError, UnobservableError
 from dstune.load import gradio
 from dstune.load.answers import Reply, events, read, server_words
+from dstune.load.behaviour import CAUSES, interval
 from dstune.load.client import Answer, Pool, Target, now, pause
 from dstune.load.detect import Server, api_key, detect, fetch, same_place
 from dstune.load.run import Options, hidden, trial
@@ -32,7 +34,7 @@ from dstune.load.stats import outcome
 from dstune.load.sweep import sweep
 from dstune.model import Trial, Workload
 from dstune.probes.recording import write
-from dstune.report.trial import trials_text
+from dstune.report.trial import _PROBES, behaviours_text, trials_text
 from tests.test_load import start
 
 Serve = Callable[..., str]
@@ -554,7 +556,7 @@ def test_ctrl_c_while_behaviour_is_asked_gives_the_report_so_far() -> None:
         process.wait()
     assert asking.returncode == 0
     assert "interrupted" in out
-    assert "never-stops" in out
+    assert "never stops" in out
 
 
 @pytest.mark.parametrize("workers", [(), ("--workers", "2")], ids=["one", "two"])
@@ -726,6 +728,45 @@ def test_retry_after_is_kept_to(talk: Serve) -> None:
 def test_when_a_client_comes_back(said: str, refused: int, seconds: float) -> None:
     answer = Answer(0, 0.0, status=503, headers={"retry-after": said} if said else {})
     assert pause(answer, refused) == pytest.approx(seconds)
+
+
+def repeated(*figures: float, **more: Any) -> tuple[Trial, ...]:
+    outcome = {"requests": {"ok": 5, "failed": 0}, "errors": {}, "ttft_ms": None, "itl_ms": None}
+    return tuple(
+        Trial(
+            Workload(concurrency=8),
+            {"server": "unknown", "model": "m", "profile": "chat"},
+            {**outcome, "output_tok_s": f, **more},
+        )
+        for f in figures
+    )
+
+
+def test_repeated_runs_show_their_spread() -> None:
+    text = trials_text(repeated(100.0, 110.0, 90.0))
+    assert "unknown server · m · chat" in text
+    assert "mean of 3 runs (least–most):\n  tokens/s 100.0 (90.0–110.0)" in text
+    assert "bottleneck" not in text
+
+
+def test_a_table_says_that_the_client_was_the_bottleneck() -> None:
+    assert trials_text(repeated(1.0, 2.0, client_bottleneck=True)).count("the client was the bottleneck") == 1
+
+
+def test_texts_without_a_fault_are_said_to_have_none() -> None:
+    low, high = interval(0, 24)
+    assert low == 0
+    assert f"none of 24 texts misbehaves (95 % interval 0–{high:.0%})" in behaviours_text((), 24)
+    assert behaviours_text(()) == ""
+
+
+def test_gradio_says_which_way_it_was_asked() -> None:
+    one = replace(repeated(1.0)[0], settings={"server": "gradio", "server_version": "6.31.0", "dialect": "gradio"})
+    assert "through the app's queue" in trials_text((one, one))
+
+
+def test_every_probe_has_a_name() -> None:
+    assert set(_PROBES) == set(CAUSES)
 
 
 def test_load_that_ends_early_says_so() -> None:

@@ -188,17 +188,8 @@ def _serve(url: str, o: dict[str, Any], gradio: bool = False) -> Report:
         work, o["profile"], name, length, o["requests"], True, o["warmup"], o["timeout"], headers, extra, verify_tls=not o["insecure"],
         api_name=o["api_name"], tokenizer=o["model_dir"] or "",
     )  # fmt: skip
-    if o["behaviour"] and server.dialect == "gradio":
-        raise DstuneError(
-            say("--behaviour needs an OpenAI-compatible API", "--behaviour 需要 OpenAI 兼容接口"),
-            say("a Gradio page takes no temperature and no system prompt", "Gradio 页面不接受温度和系统提示词"),
-            "dstune bench http://127.0.0.1:8000 --behaviour",
-        )
     if o["behaviour"]:
-        from dstune.load.behave import behave
-
-        trial, rows = behave(server, options, _progress(""))
-        return replace(empty("bench"), trials=(trial,), behaviours=tuple(rows))
+        return _talk(server, options)
     workers = o["workers"]
     if o["sweep"]:
         trials = _sweep(server, options, workers)
@@ -218,6 +209,32 @@ def _serve(url: str, o: dict[str, Any], gradio: bool = False) -> Report:
                     trials[-1].outcome["interrupted"] = True
                 break
     return replace(empty("bench"), trials=tuple(trials))
+
+
+def talk(url: str) -> Report:
+    """What `--behaviour` finds at a URL with everything at its default; also asked by `dstune doctor`. Raises `DstuneError`."""
+    from dstune.load.detect import api_key, detect
+    from dstune.load.run import Options
+
+    key = api_key(None)
+    headers = (("Authorization", f"Bearer {key}"),) if key else ()
+    server = detect(url, dict(headers))
+    return _talk(
+        server, Options(Workload(concurrency=8), model=server.models[0] if server.models else "default", headers=headers)
+    )
+
+
+def _talk(server: Any, options: Any) -> Report:
+    if server.dialect == "gradio":
+        raise DstuneError(
+            say("--behaviour needs an OpenAI-compatible API", "--behaviour 需要 OpenAI 兼容接口"),
+            say("a Gradio page takes no temperature and no system prompt", "Gradio 页面不接受温度和系统提示词"),
+            "dstune bench http://127.0.0.1:8000 --behaviour",
+        )
+    from dstune.load.behave import behave
+
+    trial, rows = behave(server, options, _progress(""))
+    return replace(empty("bench"), trials=(trial,), behaviours=tuple(rows))
 
 
 def _progress(label: str) -> Any:

@@ -12,7 +12,7 @@ import click
 from dstune.cli.options import common, emit, empty, evidence_option, load_evidence, progress
 from dstune.errors import DstuneError, Exit, UnobservableError
 from dstune.lang import say
-from dstune.model import Diagnosis, Document, Evidence, Fact, family_of, parse_json
+from dstune.model import Diagnosis, Document, Evidence, Fact, Report, family_of, parse_json, to_json
 from dstune.redact import redact
 
 _LEVEL = {"error": 3, "warning": 2, "never": 9}
@@ -36,6 +36,10 @@ _SEVERITY = {"error": 3, "warning": 2, "info": 1}
 @click.option(
     "--endpoint", help=say("URL of a running server to read (/health, /v1/models, /metrics).", "正在运行的服务的 URL。")
 )
+@click.option(
+    "--behaviour", is_flag=True,
+    help=say("Ask the server at --endpoint what brings runaway text out (half a minute).", "向 --endpoint 的服务提问，检查文本是否失控（约半分钟）。"),
+)  # fmt: skip
 @click.option("--metrics", type=click.Path(), help=say("A saved /metrics scrape.", "保存下来的 /metrics。"))
 @click.option(
     "--run",
@@ -66,6 +70,7 @@ def command(
     files: tuple[str, ...],
     logs: tuple[str, ...],
     endpoint: str | None,
+    behaviour: bool,
     metrics: str | None,
     runs: tuple[str, ...],
     said_facts: str | None,
@@ -83,18 +88,39 @@ def command(
 
     look = not (no_host or evidence or said_facts)
     seen = gather(files, logs, said_facts, evidence, metrics, endpoint, look, python, models, runs)
+    report, told = _behaviour(endpoint) if behaviour else (empty("doctor"), "")
+    if report.trials:
+        t = report.trials[0]
+        trial = {**t.outcome, "settings": t.settings, "workload": to_json(t.workload)}
+        seen = seen.merged(of_report({"trials": [trial], "behaviours": report.behaviours}, str(endpoint)))
     if not (seen.facts or seen.gaps or seen.hits or files or logs):
         raise DstuneError(say("nothing to look at", "没有可看的东西"), "", "dstune doctor app.py server.log")
     diagnosis = diagnose(derive(seen), [find(c) for c in only] if only else None)
     unread = _unread(seen, ("<stdin>", *files, *logs))
-    notes = (*unread, *contradictions(seen), *_next(diagnosis, files))
+    notes = (*([told] if told else []), *unread, *contradictions(seen), *_next(diagnosis, files))
     if look and not (files or logs or diagnosis.findings):
         notes = (*notes, _machine(seen))
-    emit(replace(empty("doctor"), evidence=seen, diagnosis=diagnosis, notes=notes), as_json)
+    emit(replace(report, evidence=seen, diagnosis=diagnosis, notes=notes), as_json)
     worst = max((_SEVERITY[f.severity] for f in diagnosis.findings), default=0)
     if unread and not diagnosis.findings:
         return Exit.UNOBSERVABLE if fail_on != "never" else Exit.OK  # silence about a file that was not read is no "fine"
     return Exit.FINDINGS if worst >= _LEVEL[fail_on] else Exit.OK
+
+
+def _behaviour(endpoint: str | None) -> tuple[Report, str]:
+    """The texts of a running server, judged; or why they were not asked for. Raises `DstuneError` without an address."""
+    from dstune.cli.bench import talk
+
+    if not endpoint:
+        raise DstuneError(
+            say("--behaviour needs a running server", "--behaviour 需要正在运行的服务"), "",
+            "dstune doctor --endpoint http://127.0.0.1:8000 --behaviour",
+        )  # fmt: skip
+    try:
+        return replace(talk(endpoint), command="doctor"), ""
+    except DstuneError as error:
+        why = f" ({error.why})" if error.why else ""
+        return empty("doctor"), say(f"Behaviour not asked for: {error.what}{why}", f"未检查文本行为：{error.what}{why}")
 
 
 def _unread(seen: Evidence, paths: tuple[str, ...]) -> tuple[str, ...]:
@@ -282,15 +308,10 @@ def _of_environment(subject: str, numbers: set[str]) -> bool:
 
 def of_run(path: str) -> Evidence:
     """Evidence of a saved load test: its figures as facts, the server's words and odd texts as a log. Raises `DstuneError`."""
-    from dstune.load.evidence import facts, words
-    from dstune.model import Document
-    from dstune.readers import read_document
-
     try:
         with open(path, encoding="utf-8") as f:
             data: Any = parse_json(f.read())
-        found = Evidence(tuple(facts(data, path)))
-        text = words(data)
+        found = of_report(data, path)
     except OSError as error:
         raise UnobservableError(f"{path}: {error.strerror}", "", say("check the path", "检查路径")) from None
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError):
@@ -299,7 +320,17 @@ def of_run(path: str) -> Evidence:
         ) from None
     if not found.facts:
         raise DstuneError(say(f"{path} holds no load test", f"{path} 中没有压测结果"), "", "dstune bench URL -o run.json")
-    return found.merged(read_document(Document(path, "log", text))) if text else found
+    return found
+
+
+def of_report(data: dict[str, Any], source: str) -> Evidence:
+    """The same of a report at hand."""
+    from dstune.load.evidence import facts, words
+    from dstune.model import Document
+    from dstune.readers import read_document
+
+    found, text = Evidence(tuple(facts(data, source))), words(data)
+    return found.merged(read_document(Document(source, "log", text))) if text and found.facts else found
 
 
 def _said(path: str) -> Evidence:

@@ -58,6 +58,7 @@ def behave(server: Server, options: Options, tick: Callable[[Live], None] | None
         if r.ok or r.error == "cut" or (r.error == "empty" and r.output_tokens)
     ]
     figures = outcome([_mended(r) for _, r in replies], options.workload, {"cpu_s": time.process_time() - cpu})
+    figures["judged"] = len(judged)
     if interrupted:
         figures["interrupted"] = True
     settings = {

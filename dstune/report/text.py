@@ -95,11 +95,12 @@ def text(report: Report) -> str:
         from dstune.report.trial import trials_text
 
         parts.append(trials_text(report.trials))
-    if report.behaviours or report.verdicts:
+    samples = sum(t.outcome.get("judged", 0) for t in report.trials)
+    if report.behaviours or report.verdicts or samples:
         from dstune.report.trial import behaviours_text
         from dstune.report.verify import verdicts_text
 
-        parts += [behaviours_text(report.behaviours), verdicts_text(report.verdicts)]
+        parts += [behaviours_text(report.behaviours, samples), verdicts_text(report.verdicts)]
     parts += [diff(a.diff) for a in report.artifacts if a.diff]
     parts += [wrap(n) for n in report.notes]
     return "\n".join(p for p in parts if p)

@@ -6,7 +6,7 @@ from typing import Any
 
 from dstune.lang import say
 from dstune.model import Trial
-from dstune.report.text import cells
+from dstune.report.text import cells, wrap
 
 _ROWS = (
     ("ttft_ms", "first token", "首 token"), ("itl_ms", "between tokens", "token 间隔"), ("tpot_ms", "per output token", "每输出 token"),
@@ -113,22 +113,20 @@ def counted_by(how: str) -> str:
 
 def trial_text(trial: Trial) -> str:
     """One trial."""
-    o, s, w = trial.outcome, trial.settings, trial.workload
-    load = (
-        say(f"{w.rate:g} requests/s", f"{w.rate:g} 请求/秒")
-        if w.rate is not None
-        else say(f"{w.concurrency} client{'s' * (w.concurrency != 1)}", f"{w.concurrency} 个客户端")
-    )
+    o, s = trial.outcome, trial.settings
+    load = _load(trial)
     out = [
-        f"{s.get('server')} {s.get('server_version') or ''}".strip() + f" · {s.get('model')} · {load} · {s.get('profile')}",
+        f"{_server(s)} · {s.get('model')} · {load} · {s.get('profile')}",
+        *map(wrap, _path(s)),
         say(
             f"{o['requests']['ok']} answered, {o['requests']['failed']} failed in {o['duration_s']:.1f} s; "
             f"{o['output_tokens']} tokens (counted by {counted_by(o['tokens_counted_by'])})",
             f"{o['duration_s']:.1f} 秒内回答 {o['requests']['ok']} 个，失败 {o['requests']['failed']} 个；{o['output_tokens']} 个 token（来源：{counted_by(o['tokens_counted_by'])}）",
         ),
         "",
-        f"{pad('ms', 18)}{'mean':>9}{'p50':>9}{'p90':>9}{'p95':>9}{'p99':>9}",
     ]
+    if any(o.get(key) for key, _, _ in _ROWS):
+        out.append(f"{pad('ms', 18)}{_right(say('mean', '均值'), 9)}{'p50':>9}{'p90':>9}{'p95':>9}{'p99':>9}")
     for key, en, zh in _ROWS:
         row = o.get(key)
         if row:
@@ -142,8 +140,8 @@ def trial_text(trial: Trial) -> str:
             f"; {o['steady']['output_tok_s']:.1f} tokens/s in the steady {o['steady']['seconds']:.0f} s",
             f"；稳态 {o['steady']['seconds']:.0f} 秒内 {o['steady']['output_tok_s']:.1f} token/秒",
         )
-    drawn = pictures(o)
-    out += ["", *drawn, "", rate] if drawn else ["", rate]
+    drawn = pictures(o) if o["requests"]["ok"] else []
+    out += ["", *drawn, "", rate] if drawn else ["", rate] if o["requests"]["ok"] else []
     out += beside(o)
     if o.get("goodput"):
         g = o["goodput"]
@@ -154,6 +152,33 @@ def trial_text(trial: Trial) -> str:
             )
         )
     out += failures(o)
+    out += map(wrap, doubts(o))
+    if o.get("interrupted"):
+        out.append(say("interrupted: the figures so far", "已中断：以上为目前的数字"))
+    return "\n".join(out)
+
+
+def _server(settings: dict[str, Any]) -> str:
+    kind = settings.get("server") or "unknown"
+    name = say("unknown server", "未识别的服务") if kind == "unknown" else str(kind)
+    return f"{name} {settings.get('server_version') or ''}".strip()
+
+
+def _path(settings: dict[str, Any]) -> list[str]:
+    """Which way a Gradio app was asked: there are two, and they measure different things."""
+    if settings.get("dialect") != "gradio":
+        return []
+    return [
+        say(
+            "through the app's queue, as its page does (a direct call of the function bypasses the queue)",
+            "经由应用的队列，与网页相同（直接调用函数会绕过队列）",
+        )
+    ]
+
+
+def doubts(o: dict[str, Any]) -> list[str]:
+    """What makes the figures less than they seem."""
+    out = []
     if o.get("client_bottleneck"):
         out.append(
             say("! the client was the bottleneck: these figures are not the server's", "! 瓶颈在客户端：这些数字不代表服务端")
@@ -167,9 +192,7 @@ def trial_text(trial: Trial) -> str:
                 f"! 到时仍有 {n} 个请求没有答完（最长已运行 {longest:.0f} 秒）：真实的尾部延迟比所示更长",
             )
         )
-    if o.get("interrupted"):
-        out.append(say("interrupted: the figures so far", "已中断：以上为目前的数字"))
-    return "\n".join(out)
+    return out
 
 
 def early(o: dict[str, Any]) -> list[str]:
@@ -195,11 +218,14 @@ def failures(o: dict[str, Any]) -> list[str]:
 
 
 def trials_text(trials: tuple[Trial, ...]) -> str:
-    """One trial in full, or a table of several with the knee of a sweep."""
+    """One trial in full, or a table of several with the knee of a sweep or the spread of repeated runs."""
     if len(trials) == 1:
         return trial_text(trials[0])
-    head = f"{'clients':>8}{'tok/s':>10}{'ttft p50':>10}{'ttft p95':>10}{'itl p50':>10}{'failed':>8}"
-    out = [head, *(_row(t.outcome, t) for t in trials)]
+    settings = trials[0].settings
+    titles = (say("clients", "客户端"), say("tok/s", "token/秒"), "ttft p50", "ttft p95", "itl p50", say("failed", "失败"))
+    head = "".join(_right(t, w) for t, w in zip(titles, (8, 10, 10, 10, 10, 8), strict=True))
+    out = [f"{_server(settings)} · {settings.get('model')} · {settings.get('profile')}", *map(wrap, _path(settings)), "", head]
+    out += [_row(t.outcome, t) + ("  !" if doubts(t.outcome) else "") for t in trials]
     last = trials[-1].outcome
     if "knee" in last:
         why = say(*_WHY[last["stopped"]])
@@ -209,10 +235,45 @@ def trials_text(trials: tuple[Trial, ...]) -> str:
             if last["knee"]
             else say(f"no load held ({why})", f"任何并发都未能维持（{why}）"),
         ]
-    out += [*failures(last), *early(last)]
+    elif len({(t.workload.concurrency, t.workload.rate, t.workload.output_tokens) for t in trials}) == 1:
+        out += [
+            "",
+            _spread([t.outcome["output_tok_s"] for t in trials], [(t.outcome.get("ttft_ms") or {}).get("p50") for t in trials]),
+        ]
+    told: dict[str, str] = {}
+    for t in trials:
+        told |= dict.fromkeys((*failures(t.outcome), *doubts(t.outcome)), _load(t))
+    out += [wrap(f"{line} ({load})" if "knee" in last else line) for line, load in told.items()]
     if last.get("interrupted"):
         out.append(say("interrupted: the figures so far", "已中断：以上为目前的数字"))
     return "\n".join(out)
+
+
+def _load(trial: Trial) -> str:
+    w = trial.workload
+    if w.rate is not None:
+        return say(f"{w.rate:g} requests/s", f"{w.rate:g} 请求/秒")
+    return say(f"{w.concurrency} client{'s' * (w.concurrency != 1)}", f"{w.concurrency} 个客户端")
+
+
+def _spread(rates: list[float], first: list[float | None]) -> str:
+    """Of repeated runs: mean, and how far the runs lie apart."""
+
+    def words(values: list[float]) -> str:
+        mean = sum(values) / len(values)
+        return f"{mean:.1f} ({min(values):.1f}–{max(values):.1f})"
+
+    waits = [v for v in first if v is not None]
+    out = [f"{say('tokens/s', 'token/秒')} {words(rates)}"]
+    if waits:
+        out.append(f"{say('first token p50', '首 token p50')} {words(waits)} ms")
+    return "\n".join(
+        [say(f"mean of {len(rates)} runs (least–most):", f"{len(rates)} 次的均值（最小–最大）："), *(f"  {o}" for o in out)]
+    )
+
+
+def _right(text: str, width: int) -> str:
+    return " " * max(0, width - cells(text)) + text
 
 
 def _row(o: dict[str, Any], t: Trial) -> str:
@@ -222,12 +283,32 @@ def _row(o: dict[str, Any], t: Trial) -> str:
     return f"{load:>8}{o['output_tok_s']:>10.1f}{''.join(cell)}{o['requests']['failed']:>8}"
 
 
-def behaviours_text(rows: tuple[dict[str, Any], ...]) -> str:
-    """What the texts did wrong: how often, how sure, and an excerpt."""
+_PROBES = {
+    "endless-newlines": ("endless newlines", "无尽换行"), "line-loop": ("repeats a line", "重复同一行"), "phrase-loop": ("repeats a phrase", "重复短语"),
+    "ngram-loop": ("goes in circles", "循环表述"), "exclamation-marks": ("!!!!!!!!", "!!!!!!!!"), "broken-characters": ("broken characters", "乱码字符"),
+    "byte-level-tokens": ("bytes of the vocabulary", "词表字节外露"), "lost-spaces": ("lost spaces", "空格丢失"),
+    "special-tokens": ("control tokens shown", "控制 token 外露"), "never-stops": ("never stops", "不会停止"), "empty-answer": ("empty answer", "空回答"),
+    "none-content": ("content: null", "content: null"), "unclosed-think": ("<think> not closed", "<think> 未闭合"), "no-think": ("no <think>", "缺少 <think>"),
+    "language-drift": ("another language", "语言漂移"),
+}  # fmt: skip
+"""Names of the probes (`load/behaviour.py`) for people."""
+
+
+def behaviours_text(rows: tuple[dict[str, Any], ...], samples: int = 0) -> str:
+    """What the texts did wrong: how often, how sure, and an excerpt; of `samples` that did nothing wrong, that they did not."""
     if not rows:
-        return ""
+        high = 3.84 / (samples + 3.84) if samples else 1.0  # Wilson's 95 % for none of n
+        return (
+            say(
+                f"\nbehaviour: none of {samples} texts misbehaves (95 % interval 0–{high:.0%})",
+                f"\n文本行为：{samples} 个回答均无异常（95% 区间 0–{high:.0%}）",
+            )
+            if samples
+            else ""
+        )
     out = ["", say("behaviour (95 % interval):", "文本行为（95% 区间）：")]
     for r in rows:
-        out.append(f"  {r['probe']:20} {r['hits']:>3}/{r['samples']}  {r['low']:.0%}–{r['high']:.0%}  → {r['cause']}")
+        name = say(*_PROBES[r["probe"]]) if r["probe"] in _PROBES else r["probe"]
+        out.append(f"  {pad(name, 24)} {r['hits']:>3}/{r['samples']}  {r['low']:.0%}–{r['high']:.0%}  → {r['cause']}")
         out.append(f"      {str(r['excerpt'])[:70]!r}")
     return "\n".join(out)

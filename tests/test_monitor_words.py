@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.cells import cell_len
 
 from dstune import lang
+from dstune.cli import acts
 from dstune.model import Artifact, Diagnosis, Evidence, Fact, Finding, Unknown
 from dstune.tui import doctor, keys, logs, overview, plan
 from dstune.tui.app import Monitor
@@ -205,3 +207,38 @@ def test_the_command_palette_speaks_the_language_of_the_screen(language: str) ->
         assert not app.is_running or app._exit
 
     session(look)
+
+
+def test_a_fix_that_is_not_written_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log is of another model than the script: the value of one is not for the other, and the screen says so, as `dstune fix` does."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "launch.sh").write_text("#!/bin/sh\nexec vllm serve Qwen/Qwen2.5-7B --max-model-len 8192 --max-num-seqs 4\n")
+    log = Path(__file__).parents[1] / "examples/logs/vllm-kv-cache-too-small.log"
+
+    async def look(pilot: Any, app: Monitor) -> None:
+        await until(pilot, lambda: any(f.cause == "vllm-max-len-exceeds-kv" for f in doctor.rows(app.state)), "the finding")
+        await pilot.press("2", "f")
+        await until(pilot, lambda: "by hand: launch.sh describes another server than this evidence" in app.note, "the reason")
+        assert not app.view.artifacts
+
+    session(look, Monitor(canned.feed(3), log=str(log), actions=acts.actions(("launch.sh",))))
+
+
+def test_the_head_of_the_log_keeps_its_counts_beside_a_long_path() -> None:
+    state = logs.LogState(source="/srv/a/rather/long/path/to/the/logs/of/the/model/servers/of/this/machine/server.log")
+    state.feed("one\ntwo\n")
+    head = logs.log_screen(state, 79, 20)[0].plain
+    assert cell_len(head) <= 79
+    assert head.startswith("…")
+    assert head.endswith("server.log  2 lines, 0 marked")
+
+
+def test_a_note_of_the_plan_before_is_gone_with_it() -> None:
+    async def turn(pilot: Any, app: Monitor) -> None:
+        await pilot.press("4")
+        await until(pilot, lambda: app.plan is not None, "a plan")
+        app.note = "there is no plan to write"
+        await pilot.press("g")
+        assert app.note == ""
+
+    session(turn)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from dstune.errors import DstuneError
 from dstune.lang import current, say
 from dstune.model import Artifact, Diagnosis, Document, Evidence, Plan
 
@@ -71,7 +72,8 @@ class Hands:
         return self._lines[1]
 
     def fixes(self, seen: Evidence, causes: frozenset[str]) -> tuple[Artifact, ...]:
-        """The files as they should be (for these causes, or for all); empty where there is nothing to do."""
+        """The files as they should be (for these causes, or for all); empty where there is nothing to do. Raises `DstuneError` with the
+        reason where there is something to do that is left to the person."""
         from dstune.cli.fixes import Wish, artifacts, carry_out
         from dstune.derive import derive
         from dstune.diagnose import diagnose
@@ -87,7 +89,11 @@ class Hands:
             return evidence, diagnose(evidence)
 
         outcome = carry_out([d for d in documents if d.kind != "log"], judge, Wish(only=causes))
-        return tuple(artifacts([s for s in sources if s.path in outcome.texts], outcome))
+        made = tuple(artifacts([s for s in sources if s.path in outcome.texts], outcome))
+        reasons = dict.fromkeys(h.reason for h in outcome.hands if not causes or h.finding.cause in causes)
+        if reasons and not made:  # there is a fix, and a reason why it is not written for the person
+            raise DstuneError(say("by hand", "需手动修改"), "; ".join(reasons), "")
+        return made
 
     def script(self, plan: Plan, knobs: Knobs) -> Artifact:
         """The plan as `launch.sh` in the working directory; with a diff where one is there already."""

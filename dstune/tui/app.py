@@ -360,7 +360,7 @@ class Monitor(App[int]):
             if urls and not self.load.running:
                 self.load.url = urls[(urls.index(self.load.url) + step) % len(urls)] if self.load.url in urls else urls[0]
         elif self.screen_name == "plan":
-            self.knobs = self.knobs.turned(key, step)
+            self.knobs, self.note = self.knobs.turned(key, step), ""
             self._plan()
         elif self.screen_name == "log" and key == "gpus":
             self.log_state.jump(step, self.size.height - 3)

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from rich.cells import cell_len
 from rich.text import Text
 
 from dstune.lang import say
@@ -99,9 +100,13 @@ def log_screen(state: LogState, width: int, height: int) -> Lines:
             "没有日志：dstune monitor --log 文件、docker:容器名 或 journal:服务名",
         )
         return [Text(fit(words, width), "dim")]
-    count = f"{state.source}  {state.number:,} {say('lines', '行')}, {len(state.marks)} {say('marked', '处标记')}"
+    count = f"  {state.number:,} {say('lines', '行')}, {len(state.marks)} {say('marked', '处标记')}"
     if state.back:
         count += say(f"  (scrolled back {state.back}; End follows again)", f"  （已回滚 {state.back} 行，End 恢复跟随）")
+    source = state.source
+    if cell_len(source) > (room := max(16, width - cell_len(count))):  # its end tells it from others, and the counts follow it
+        source = "…" + source[-(room - 1) :]
+    count = source + count
     lines = list(state.lines)
     end = len(lines) - state.back
     out = [Text(fit(count, width), "dim", no_wrap=True)]

@@ -48,6 +48,8 @@ def _names(version: str) -> dict[str, tuple[str, dict[str, Any]]]:
             found[spelling] = (name, row)
         if row["type"] == "onoff":
             found[f"--no-{name}"] = (name, row)
+        if name == "optimization-level":
+            found.setdefault("-O", (name, row))  # vLLM's parser rewrites -O2 and -O 2 before argparse sees them
     return found
 
 

@@ -146,6 +146,7 @@ def _filled(fix: Fix, lookup: Lookup) -> Fix:
         fix,
         title={k: fill(t, lookup) for k, t in fix.title.items()},
         run=fill(fix.run, lookup),
+        remarks={fill(k, lookup): fill(t, lookup) for k, t in fix.remarks.items()},
         set={k: v if isinstance(v, str) else str(v) for k, v in values.items()},
     )
 
@@ -227,6 +228,8 @@ def fill(text: str, lookup: Lookup) -> str:
     """A message with its `{family.name:format}` filled in; a part in [[ ]] goes when a name in it is unknown, or becomes what follows `||`."""
 
     def optional(part: re.Match[str]) -> str:
+        if not _FIELD.search(part[1]):
+            return part[0]  # `[[:blank:]]` of a regular expression
         known, _, other = part[1].partition("||")
         return other if any(lookup(m[1]) is UNKNOWN for m in _FIELD.finditer(known)) else known
 

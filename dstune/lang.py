@@ -4,6 +4,7 @@
 """
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 
@@ -44,6 +45,17 @@ def pick(texts: Mapping[str, str] | str) -> str:
     if isinstance(texts, str):
         return texts
     return texts.get(_language) or texts.get("en", "")
+
+
+REMARK = re.compile(r"(?m)(?:^|(?<=\s))#(?!!)[ ]?(.*)$")
+"""Words behind a `#` of a command that is shown."""
+
+
+def remarked(commands: str, chinese: Mapping[str, str]) -> str:
+    """Commands with the words behind their `#` in the language in use."""
+    if _language != "zh" or not chinese:
+        return commands
+    return REMARK.sub(lambda m: f"# {chinese[m[1]]}" if m[1] in chinese else m[0], commands)
 
 
 use(detect(sys.argv[1:], os.environ))

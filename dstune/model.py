@@ -144,6 +144,8 @@ class Fix:
     run: str = ""
     verify: str = ""
     reason: Text = field(default_factory=dict)
+    remarks: dict[str, str] = field(default_factory=dict)
+    """Words behind a `#` in `run`, and the same in Chinese."""
 
 
 @dataclass(frozen=True, slots=True)

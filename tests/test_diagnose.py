@@ -218,3 +218,14 @@ def test_a_stopped_address_is_explained_by_the_log_of_its_own_server(url: str, p
         rule("stopped", way=[{"when": "server.reachable == False"}]),
     )
     assert ("stopped", "high", because) in causes(Evidence(tuple(facts), hits=(LENGTH,)), *rules)
+
+
+def test_parts_of_a_text_that_are_optional() -> None:
+    known = {"vllm.model": "org/m"}.get
+
+    def lookup(name: str) -> object:
+        return known(name, UNKNOWN)
+
+    assert fill("serve[[ {vllm.model}]] on[[ {gpu.name}]]", lookup) == "serve org/m on"  # type: ignore[arg-type]
+    assert fill("serve [[{vllm.model}||MODEL]] [[{gpu.name}||CARD]]", lookup) == "serve org/m CARD"  # type: ignore[arg-type]
+    assert fill(r"sed 's/[[:blank:]]*$//'", lookup) == r"sed 's/[[:blank:]]*$//'"  # type: ignore[arg-type]

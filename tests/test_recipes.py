@@ -5,11 +5,14 @@ from collections.abc import Callable
 
 import pytest
 
+from dstune import lang
 from dstune.catalog.rules import conditions, rules
 from dstune.catalog.signatures import letters, signatures
 from dstune.catalog.vocabulary import terms
 from dstune.expr import parse
+from dstune.lang import REMARK
 from dstune.model import Rule
+from dstune.report.text import commands
 from tests.support import judged
 
 RULES = list(rules().values())
@@ -93,3 +96,31 @@ def test_signatures_have_literals() -> None:
     assert len(signatures()) >= len(RULES) // 2
     for s in signatures():
         assert min(letters(text) for text, _ in s.literals) >= 4
+
+
+PROSE = re.compile(
+    r"\b(?:the|or|of|in|to|an?|is|it|its|with|and|for|not|then|before|after|this|only|one|when|where|names?|needs?|shows?|without|instead|same"
+    r"|other|from|until|who|which|keep|first|returns|prints|weights|server|than)\b(?![-_=./:])"
+)
+
+
+@by_rule
+def test_remarks_exist_in_chinese(rule: Rule) -> None:
+    """What stands behind a `#` of a command is read like any other text."""
+    for fix in rule.fixes:
+        words = REMARK.findall(fix.run)
+        for english, chinese in fix.remarks.items():
+            assert english in words, english
+            assert re.search("[\u4e00-\u9fff]|：|，", chinese), chinese
+        for english in words:
+            assert english in fix.remarks or not PROSE.search(english), english
+
+
+def test_commands_speak_the_language() -> None:
+    fix = next(f for f in next(r for r in RULES if r.cause == "vllm-quant-flag-mismatch").fixes if f.remarks)
+    english = commands(fix)
+    lang.use("zh")
+    chinese = commands(fix)
+    assert english != chinese
+    assert [line.split("#")[0] for line in english] == [line.split("#")[0] for line in chinese]
+    assert "不带 --quantization" in "\n".join(chinese)

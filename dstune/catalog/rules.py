@@ -19,7 +19,7 @@ _KEYS = {
     "aliases", "way", "fix", "example",
 }  # fmt: skip
 _WAY = {*TEXT_KINDS, "absent", "when", "unless", "confidence", "doubt"}
-_FIX = {"title", "kind", "safety", "when", "set", "edit", "run", "verify", "reason"}
+_FIX = {"title", "kind", "safety", "when", "set", "edit", "run", "verify", "reason", "remarks"}
 _EXAMPLE = {"expect", "facts", "note", *TEXT_KINDS}
 
 
@@ -157,7 +157,7 @@ def _fix(cause: str, t: dict[str, Any]) -> Fix:
     values = {k: v if isinstance(v, str) else repr(v) for k, v in t.get("set", {}).items()}
     return Fix(
         t["title"], t["kind"], t["safety"], t.get("when", ""), values, t.get("edit", ""), t.get("run", ""),
-        t.get("verify", ""), t.get("reason", {}),
+        t.get("verify", ""), t.get("reason", {}), t.get("remarks", {}),
     )  # fmt: skip
 
 

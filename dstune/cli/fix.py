@@ -26,7 +26,7 @@ from dstune.cli.fixes import (
 )
 from dstune.cli.options import common, empty, evidence_option
 from dstune.errors import DstuneError, Exit, UnobservableError
-from dstune.lang import pick, say
+from dstune.lang import pick, remarked, say
 from dstune.model import Artifact, Diagnosis, Document, Evidence, Report
 from dstune.patch import Change, Source, backups, diff, read, write
 
@@ -228,7 +228,13 @@ def _tell(
             for s in outcome.steps
         ]
         data["by_hand"] = [
-            {"cause": h.finding.cause, "place": h.place, "title": pick(h.fix.title), "run": h.fix.run, "reason": h.reason}
+            {
+                "cause": h.finding.cause,
+                "place": h.place,
+                "title": pick(h.fix.title),
+                "run": remarked(h.fix.run, h.fix.remarks),
+                "reason": h.reason,
+            }
             for h in outcome.hands
         ]
         data["backup"] = number or None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from dstune.lang import pick
+from dstune.lang import pick, remarked
 from dstune.model import Evidence, Finding, Report, to_json
 from dstune.redact import redact
 
@@ -64,7 +64,7 @@ def finding(f: Finding) -> dict[str, Any]:
         "evidence": [{"source": redact(c.source), "line": c.line, "text": redact(c.text)} for c in f.evidence],
         "fixes": [
             {
-                "title": pick(x.title), "safety": x.safety, "kind": x.kind, "set": x.set, "run": x.run, "edit": x.edit, "verify": x.verify,
+                "title": pick(x.title), "safety": x.safety, "kind": x.kind, "set": x.set, "run": remarked(x.run, x.remarks), "edit": x.edit, "verify": x.verify,
                 "reason": pick(x.reason),
             }
             for x in f.fixes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dstune.lang import pick, say
+from dstune.lang import pick, remarked, say
 from dstune.model import Report
 from dstune.redact import redact
 
@@ -23,7 +23,7 @@ def markdown(report: Report) -> str:
             out += ["", f"**{say('Fix', '修复')}:** {pick(fix.title)}"]
             out += [f"- `{k} = {v}`" for k, v in fix.set.items()]
             if fix.run:
-                out += ["```", fix.run.strip(), "```"]
+                out += ["```", remarked(fix.run.strip(), fix.remarks), "```"]
     if diagnosis and diagnosis.unknown:
         out += ["", f"### {say('Not decided', '未定')}", ""] + [f"- `{u.cause}`: {u.needs}" for u in diagnosis.unknown]
     if report.command == "doctor" and report.evidence is not None:

@@ -6,7 +6,7 @@ import os
 import sys
 import unicodedata
 
-from dstune.lang import pick, say
+from dstune.lang import pick, remarked, say
 from dstune.model import Diagnosis, Finding, Fix, Report, Rule
 from dstune.redact import redact
 
@@ -162,7 +162,8 @@ def titled(fix: Fix) -> str:
 
 def commands(fix: Fix) -> list[str]:
     """The lines to run behind a prompt; a comment is none."""
-    return [line if line.lstrip().startswith("#") else f"$ {line}" for line in fix.run.strip().splitlines()]
+    lines = remarked(fix.run.strip(), fix.remarks).splitlines()
+    return [line if line.lstrip().startswith("#") else f"$ {line}" for line in lines]
 
 
 def finding(f: Finding, number: str) -> str:

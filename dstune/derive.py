@@ -81,6 +81,15 @@ def _wheel_cuda(evidence: Evidence) -> Iterator[Fact]:
         yield Fact(pin.subject, "torch_cuda", row["wheel_cuda"], pin.source, pin.line, pin.text)
 
 
+def _torch_build(evidence: Evidence) -> Iterator[Fact]:
+    """What the local version of a torch build says: its CUDA, or that it is for the CPU."""
+    for read in list(evidence.find("torch", "build")):
+        if tag := re.search(r"\+(?:cu(\d{1,2})(\d)|cpu)\b", str(read.value)):
+            yield Fact(read.subject, "has_cuda", bool(tag[1]), read.source, read.line, read.text)
+            if tag[1]:
+                yield Fact(read.subject, "cuda", f"{tag[1]}.{tag[2]}", read.source, read.line, read.text)
+
+
 def _engine_limits(evidence: Evidence) -> Iterator[Fact]:
     """Settings of a vLLM that its own file shows to be too large: the length for the named model, the cards for those it is given."""
     from dstune.catalog import models
@@ -160,4 +169,6 @@ def _comparable(value: Value) -> Value:
     return name.replace("___", ".").lower() or None
 
 
-DERIVED: tuple[Callable[[Evidence], Iterator[Fact]], ...] = (_card, _headroom, _others, _capacity, _wheel_cuda, _engine_limits)
+DERIVED: tuple[Callable[[Evidence], Iterator[Fact]], ...] = (
+    _card, _headroom, _others, _capacity, _wheel_cuda, _torch_build, _engine_limits,
+)  # fmt: skip

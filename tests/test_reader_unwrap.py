@@ -1,5 +1,9 @@
 """Messages that a console broke at its width are read as one line; nothing else moves."""
 
+import time
+
+import pytest
+
 from dstune.model import Document
 from dstune.readers import read_document
 from dstune.readers.unwrap import unwrapped
@@ -20,14 +24,16 @@ def test_the_message_of_richs_log_handler_is_one_line() -> None:
     lines = unwrapped(RICH).split("\n")
     assert len(lines) == len(RICH.split("\n"))
     assert "CUDA out of memory. Tried to allocate 3.88 GiB. GPU 0 has a total" in lines[0]
-    assert lines[0].endswith("unallocated.") and not any(lines[1:7])
+    assert lines[0].endswith("unallocated.")
+    assert not any(lines[1:7])
     assert lines[7].strip() == "Traceback (most recent call last):"
     assert lines[8].startswith("INFO ")
 
 
 def test_its_figures_are_read_and_keep_their_line() -> None:
     found = {f.name: f for f in read_document(Document("server.log", "log", "first line\n" + RICH)).facts}
-    assert found["oom_total_mib"].value == 44.42 * 1024 and found["oom_total_mib"].line == 2
+    assert found["oom_total_mib"].value == 44.42 * 1024
+    assert found["oom_total_mib"].line == 2
     assert found["oom_reserved_free_mib"].value == 6.72
 
 
@@ -50,7 +56,8 @@ def test_torchs_message_broken_by_a_terminal() -> None:
         " by PyTorch, and 7.05 GiB is reserved by PyTorch but unallocated.\nafter\n"
     )
     lines = unwrapped(text).split("\n")
-    assert lines[0].endswith("7.05 GiB is reserved by PyTorch but unallocated.") and lines[3] == "after"
+    assert lines[0].endswith("7.05 GiB is reserved by PyTorch but unallocated.")
+    assert lines[3] == "after"
 
 
 def test_lines_of_other_messages_stay() -> None:
@@ -61,3 +68,16 @@ def test_lines_of_other_messages_stay() -> None:
         "done   server.py:12\nnot indented\n",
     ):
         assert unwrapped(text) == text
+
+
+@pytest.mark.parametrize(
+    "after",
+    ["INFO 9173 fine\n" * 5000, "INFO " + "word " * 200_000, " " * 1_000_000, ("x " * 500 + "\n") * 900],
+    ids=["log", "one line", "spaces", "wide"],
+)
+def test_what_is_none_is_passed_quickly(after: str) -> None:
+    """A message whose end is not there is not looked for in every way in which lines can be cut."""
+    text = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total\nin web.py:31 \n" + after
+    began = time.process_time()
+    assert unwrapped(text) == text
+    assert time.process_time() - began < 2

@@ -14,7 +14,7 @@ _BOX = re.compile(
 )
 _TORCH = re.compile(
     r"(?P<head>out of memory\.\s+Tried to allocate [^\n]*)\n"
-    r"(?P<rest>(?:[^\n]*\S[^\n]*\n){0,11}?[^\n]*(?:avoid fragmentation|environment-variables\)|reserved in total by PyTorch\)|by PyTorch but unallocated)[^\n]*)"
+    r"(?P<rest>(?:[^\S\n]*\S[^\n]*\n){0,11}?[^\n]*(?:avoid fragmentation|environment-variables\)|reserved in total by PyTorch\)|by PyTorch but unallocated)[^\n]*)"
 )
 _FRESH = re.compile(r"\s*(?:Traceback \(most|File [\"']|\[?\d{4}-\d\d|\[?\d\d:\d\d:\d\d|INFO|WARN|ERROR|DEBUG|[$#>] )")
 

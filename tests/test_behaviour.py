@@ -2,6 +2,9 @@
 
 import pytest
 
+from dstune.cli.doctor import of_report
+from dstune.derive import derive
+from dstune.diagnose import diagnose
 from dstune.load.answers import Reply
 from dstune.load.behaviour import CAUSES, DETECTORS, Asked, interval, judge, runaway, summary
 
@@ -26,6 +29,7 @@ SICK = {
     + " ".join(["x", "y", "z"]),
     "exclamation-marks": "!!!!!!!!!!!!!!!!!!!!",
     "broken-characters": "caf\ufffd is nice",
+    "mojibake": "ä½\xa0å¥½ is how it says hello",
     "byte-level-tokens": "ĠtheĠquickĠbrownĊfox ▁jumps▁",
     "lost-spaces": "Theskyisbluebecauseairscattersshortwavelengthsmorethanlongonesandthatiscalledrayleighscatteringbythephysicists"
     * 2,
@@ -87,6 +91,18 @@ def test_summary_counts_answers_not_hits() -> None:
 
 def test_every_probe_points_to_a_cause() -> None:
     assert set(DETECTORS) <= set(CAUSES)
+
+
+@pytest.mark.parametrize(("probe", "cause"), [(p, c) for p, c in CAUSES.items() if c])
+def test_doctor_comes_to_the_cause_that_a_probe_points_to(probe: str, cause: str) -> None:
+    """The table of `bench --behaviour` names it; `doctor --run` on the same file called nine of these no fault."""
+    trial = {
+        "requests": {"ok": 24, "failed": 0}, "finish": {"length": 24} if probe == "never-stops" else {"stop": 24},
+        "none_chunks": 24 * (probe == "none-content"), "settings": {"server": "unknown", "stream": True},
+    }  # fmt: skip
+    rows = [{"probe": probe, "hits": 20, "samples": 24, "excerpt": SICK.get(probe, "x")}]
+    found = diagnose(derive(of_report({"trial": trial, "behaviours": rows}, "run.json")))
+    assert cause in {f.cause for f in found.findings}
 
 
 def test_a_stream_that_loops_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:

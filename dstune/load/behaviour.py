@@ -91,8 +91,14 @@ def bangs(text: str) -> str:
 
 
 def broken_characters(text: str) -> str:
-    """U+FFFD, or UTF-8 read as Latin-1."""
-    found = re.search("\ufffd", text) or _MOJIBAKE.search(text)
+    """U+FFFD: a character whose bytes came in pieces."""
+    found = re.search("\ufffd", text)
+    return text[max(0, found.start() - 20) : found.start() + 20] if found else ""
+
+
+def mojibake(text: str) -> str:
+    """UTF-8 read as Latin-1."""
+    found = _MOJIBAKE.search(text)
     return text[max(0, found.start() - 20) : found.start() + 20] if found else ""
 
 
@@ -154,18 +160,19 @@ DETECTORS: dict[str, Callable[[str], str]] = {
     "ngram-loop": ngram_loop,
     "exclamation-marks": bangs,
     "broken-characters": broken_characters,
+    "mojibake": mojibake,
     "byte-level-tokens": byte_level,
     "lost-spaces": no_spaces,
     "special-tokens": special,
 }
 CAUSES = {
     "endless-newlines": "endless-newlines", "line-loop": "endless-newlines", "phrase-loop": "endless-newlines", "ngram-loop": "endless-newlines",
-    "exclamation-marks": "fp16-activation-overflow", "broken-characters": "tokenizer-rebuilt-garbled-text",
+    "exclamation-marks": "fp16-activation-overflow", "broken-characters": "decode-token-by-token", "mojibake": "tokenizer-rebuilt-garbled-text",
     "byte-level-tokens": "tokenizer-rebuilt-garbled-text", "lost-spaces": "tokenizer-rebuilt-garbled-text", "special-tokens": "special-tokens-not-skipped",
-    "never-stops": "no-generation-length-limit", "empty-answer": "reasoning-truncated-by-max-tokens", "none-content": "stream-none-content-chunk",
-    "unclosed-think": "reasoning-truncated-by-max-tokens", "no-think": "think-tag-in-prompt", "language-drift": "sampling-params-invalid",
+    "never-stops": "runaway-output", "empty-answer": "reasoning-truncated-by-max-tokens", "none-content": "stream-none-content-chunk",
+    "unclosed-think": "reasoning-truncated-by-max-tokens", "no-think": "", "language-drift": "",
 }  # fmt: skip
-"""The cause that a behaviour points to most often; the doctor's rules refine it."""
+"""The cause that a behaviour points to most often, "" where there is no such one; the doctor's rules refine it."""
 
 
 def runaway(text: str) -> bool:

@@ -285,7 +285,7 @@ def _row(o: dict[str, Any], t: Trial) -> str:
 
 _PROBES = {
     "endless-newlines": ("endless newlines", "无尽换行"), "line-loop": ("repeats a line", "重复同一行"), "phrase-loop": ("repeats a phrase", "重复短语"),
-    "ngram-loop": ("goes in circles", "循环表述"), "exclamation-marks": ("!!!!!!!!", "!!!!!!!!"), "broken-characters": ("broken characters", "乱码字符"),
+    "ngram-loop": ("goes in circles", "循环表述"), "exclamation-marks": ("!!!!!!!!", "!!!!!!!!"), "broken-characters": ("broken characters", "残缺字符"), "mojibake": ("UTF-8 read as Latin-1", "编码错乱"),
     "byte-level-tokens": ("bytes of the vocabulary", "词表字节外露"), "lost-spaces": ("lost spaces", "空格丢失"),
     "special-tokens": ("control tokens shown", "控制 token 外露"), "never-stops": ("never stops", "不会停止"), "empty-answer": ("empty answer", "空回答"),
     "none-content": ("content: null", "content: null"), "unclosed-think": ("<think> not closed", "<think> 未闭合"), "no-think": ("no <think>", "缺少 <think>"),
@@ -309,6 +309,9 @@ def behaviours_text(rows: tuple[dict[str, Any], ...], samples: int = 0) -> str:
     out = ["", say("behaviour (95 % interval):", "文本行为（95% 区间）：")]
     for r in rows:
         name = say(*_PROBES[r["probe"]]) if r["probe"] in _PROBES else r["probe"]
-        out.append(f"  {pad(name, 24)} {r['hits']:>3}/{r['samples']}  {r['low']:.0%}–{r['high']:.0%}  → {r['cause']}")
+        out.append(
+            f"  {pad(name, 24)} {r['hits']:>3}/{r['samples']}  {r['low']:.0%}–{r['high']:.0%}"
+            + (f"  → {r['cause']}" if r["cause"] else "")
+        )
         out.append(f"      {str(r['excerpt'])[:70]!r}")
     return "\n".join(out)

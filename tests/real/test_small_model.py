@@ -34,6 +34,7 @@ def test_a_healthy_model_has_no_broken_text(vllm: Server, monkeypatch: pytest.Mo
     assert figures["requests"] == {"ok": 6, "failed": 0}
     broken = {
         "broken-characters",
+        "mojibake",
         "byte-level-tokens",
         "special-tokens",
         "lost-spaces",

@@ -90,6 +90,31 @@ def _torch_build(evidence: Evidence) -> Iterator[Fact]:
                 yield Fact(read.subject, "cuda", f"{tag[1]}.{tag[2]}", read.source, read.line, read.text)
 
 
+_BILLIONS = re.compile(r"(?<![\dx.A-Za-z])(\d+(?:\.\d+)?)[bB](?![A-Za-z\d])")
+_PACKED = re.compile(
+    r"(?i)awq|gptq|int[48]|w[48]a|[48]-?bit|bnb|fp8|nvfp4|mxfp4|fp4|gguf|gpt-oss|quant|exl[23]|-q\d|kimi-k2|deepseek-v3|deepseek-r1(?!-distill)"
+)
+MIB_PER_BILLION = 1907
+"""Two bytes a weight (bfloat16 or float16)."""
+
+
+def _weights_by_name(evidence: Evidence) -> Iterator[Fact]:
+    """What the weights take by the size in the model's name, where neither the name nor a setting says that they are packed."""
+    for family, named in (("vllm", "model"), ("sglang", "model_path")):
+        for subject in evidence.subjects(family):
+            own = {f.name: f for f in evidence.facts if f.subject == subject}
+            model = own.get(named)
+            if (
+                model is None
+                or {"quantization", "cpu_offload_gb", "load_format"} & own.keys()
+                or _PACKED.search(str(model.value))
+            ):
+                continue
+            if size := _BILLIONS.search(str(model.value).rstrip("/").rsplit("/", 1)[-1]):
+                mib = round(float(size[1]) * MIB_PER_BILLION)
+                yield Fact(subject, "named_weights_mib", mib, model.source, model.line, model.text)
+
+
 def _engine_limits(evidence: Evidence) -> Iterator[Fact]:
     """Settings of a vLLM that its own file shows to be too large: the length for the named model, the cards for those it is given."""
     from dstune.catalog import models
@@ -170,5 +195,5 @@ def _comparable(value: Value) -> Value:
 
 
 DERIVED: tuple[Callable[[Evidence], Iterator[Fact]], ...] = (
-    _card, _headroom, _others, _capacity, _wheel_cuda, _torch_build, _engine_limits,
+    _card, _headroom, _others, _capacity, _wheel_cuda, _torch_build, _weights_by_name, _engine_limits,
 )  # fmt: skip

@@ -240,3 +240,26 @@ def test_a_local_folder_tells_whether_its_model_chats(tmp_path: Path, path: str,
     program = LOCAL_APP.replace('"hf"', repr(path.replace("FOLDER", tmp_path.as_posix())))
     found = read_document(Document(str(tmp_path / "app.py"), "app", program))
     assert bool(found.first("app", "prompt_without_template")) is missing
+
+
+def test_engines_of_fragments_without_imports_and_their_argument_classes() -> None:
+    def vllm(text: str) -> dict[str, object]:
+        found = read_document(Document("app.py", "app", text)).facts
+        return {f"{f.subject}.{f.name}": f.value for f in found if f.subject in ("vllm", "sglang", "llamacpp")}
+
+    assert vllm('llm = LLM(model="a/b-7b", quantization="awq", dtype="half")\n') == {
+        "vllm.model": "a/b-7b",
+        "vllm.quantization": "awq",
+        "vllm.dtype": "float16",
+    }
+    assert vllm("from vllm import AsyncEngineArgs\nx = AsyncEngineArgs(model='m', gpu_memory_utilization=0.2)\n") == {
+        "vllm.model": "m",
+        "vllm.gpu_memory_utilization": 0.2,
+    }
+    assert vllm("llm = VLLM(model='m', vllm_kwargs={'max_model_len': 4096})\n")["vllm.max_model_len"] == 4096
+    assert vllm("llm = sgl.Engine(model_path='m', mem_fraction_static=0.3)\n")["sglang.mem_fraction_static"] == 0.3
+    assert vllm("llm = Llama(model_path='m.gguf', n_ctx=4096)\n")
+    # a class of the program's own, a name that was given a value, words that anything may take
+    assert not vllm("class LLM:\n    pass\nllm = LLM(model='a', dtype='half')\n")
+    assert not vllm("LLM = pick()\nllm = LLM(model='a', dtype='half')\n")
+    assert not vllm("llm = LLM(model='a', temperature=0.2)\n")

@@ -12,7 +12,20 @@ from dstune.readers.app_source import Source
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-USUAL = {"gr": "gradio", "st": "streamlit"}
+USUAL = {"gr": "gradio", "st": "streamlit", "sgl": "sglang", "sglang": "sglang"}
+BUILT = {
+    "LLM": (
+        "vllm",
+        frozenset(
+            ("gpu_memory_utilization", "tensor_parallel_size", "quantization", "max_model_len", "enforce_eager", "dtype")
+        ),
+    ),
+    "AsyncEngineArgs": ("vllm", frozenset(("model",))),
+    "EngineArgs": ("vllm", frozenset(("model",))),
+    "VLLM": ("langchain_community", frozenset(("vllm_kwargs", "tensor_parallel_size", "max_new_tokens", "trust_remote_code"))),
+    "Llama": ("llama_cpp", frozenset(("n_ctx", "n_gpu_layers"))),
+}
+"""Classes that fragments without imports call by these names, with keywords that no other class of that name takes."""
 
 
 class Missing:
@@ -64,11 +77,17 @@ class Names:
         """Modules of a fragment without imports, known by the names that everybody gives them."""
         if not self.modules:
             own = {name for _, name in self.assigned}
+            made = {n.name for n in self.nodes if isinstance(n, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)}
             for node in self.nodes:
                 name = node.value.id if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) else ""
                 if name in USUAL and name not in own:
                     self.imports[name] = USUAL[name]
                     self.guessed.add(USUAL[name])
+                elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in BUILT:
+                    module, words = BUILT[node.func.id]
+                    if words & {k.arg for k in node.keywords} and node.func.id not in own | made:
+                        self.imports[node.func.id] = f"{module}.{node.func.id}"
+                        self.guessed.add(module)
 
     # -- one walk ------------------------------------------------------------------------------------------------------------
 

@@ -111,13 +111,21 @@ def _other(seen: Seen, call: Called, subject: Any) -> Iterator[Fact | Gap]:
         yield from _facts(seen, "completion", call.keywords, "client", ("client",))
     elif last == "LLM" and kind == "llm" and "vllm" in seen.frameworks:
         yield from _constructed(seen, call, "vllm", "model")
+    elif last in ("EngineArgs", "AsyncEngineArgs") and call.name.startswith("vllm."):
+        yield from _constructed(seen, call, "vllm", "model")
+    elif last == "VLLM" and call.name.startswith("langchain"):
+        yield from _constructed(seen, call, "vllm", "model", "vllm_kwargs")
+    elif last in ("Engine", "Runtime") and call.name.startswith("sglang."):
+        yield from _constructed(seen, call, "sglang", "model_path")
     elif kind == "llama":
         yield from _constructed(seen, call, "llamacpp", "model_path")
 
 
-def _constructed(seen: Seen, call: Called, engine: str, first: str) -> Iterator[Fact | Gap]:
+def _constructed(seen: Seen, call: Called, engine: str, first: str, more: str = "") -> Iterator[Fact | Gap]:
     table = _by_keyword(engine)
     keywords = {**({first: call.args[0]} if call.args else {}), **call.keywords}
+    if more in keywords:
+        keywords.update(seen.index.dict_of(keywords[more])[0])
     for word, node in keywords.items():
         if word in table:
             family, _, name = table[word].partition(".")
@@ -133,7 +141,7 @@ def _facts(seen: Seen, call: str, keywords: dict[str, ast.expr], subject: str, f
 
 
 def _one(seen: Seen, subject: str, name: str, node: ast.expr) -> Iterator[Fact | Gap]:
-    if name == "quantization":  # said by the class of its configuration
+    if name == "quantization" and subject.startswith("transformers"):  # said by the class of its configuration
         return
     value = seen.index.const(node)
     family = subject.rstrip("0123456789")

@@ -10,6 +10,7 @@ from dstune.model import Diagnosis
 from dstune.readers import read_files
 
 LOGS = sorted((Path(__file__).parent / "logs" / "provoked").glob("*.log"))
+HEALTHY = sorted((Path(__file__).parent / "logs" / "healthy").glob("*.log"))
 
 
 def doctor(path: Path) -> Diagnosis:
@@ -27,3 +28,13 @@ def test_first_finding_is_the_cause(path: Path) -> None:
 
 def test_at_least_twenty_five() -> None:
     assert len(LOGS) >= 25
+
+
+@pytest.mark.parametrize("path", HEALTHY, ids=lambda p: p.stem)
+def test_a_healthy_log_has_no_error(path: Path) -> None:
+    """Not even one at low confidence."""
+    assert not [(f.cause, f.confidence) for f in doctor(path).findings if f.severity == "error"]
+
+
+def test_there_are_healthy_logs() -> None:
+    assert len(HEALTHY) >= 5

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 import types
@@ -475,3 +476,21 @@ def test_a_message_history_grows_by_both_sides() -> None:
     assert box == ""
     assert [m["role"] for m in history] == ["user", "assistant"]
     assert history[1]["content"].startswith("Hello there (")
+
+
+def test_why_names_the_lines_of_each_change(tmp_path: Path) -> None:
+    """The naive example changes nearly everywhere: one hunk, yet each reason has its own lines (of the file as it is)."""
+    source = (Path(__file__).parents[1] / "examples/gradio-naive/app.py").read_text(encoding="utf-8")
+    (tmp_path / "app.py").write_text(source, encoding="utf-8")
+    shown = fix("app.py", "--why").output
+    lines = source.split("\n")
+    for cause, numbers, holds in (
+        ("gradio-lone-state", "lines 13, 29", "gr.State()"),
+        ("chat-template-missing", "line 14", "input_ids = tokenizer(message"),
+        ("prompt-echoed", "line 23", "tokenizer.decode(outputs[0]"),
+        ("trust-remote-code-needless", "lines 9-10", "trust_remote_code=True"),
+        ("gradio-queue-unbounded", "line 35", "demo.launch("),
+        ("dtype-not-stated", "line 10", "AutoModelForCausalLM.from_pretrained"),
+    ):
+        assert f"# {numbers}: {cause}: " in shown
+        assert holds in lines[int(re.findall(r"\d+", numbers)[-1]) - 1]

@@ -90,7 +90,7 @@ class ModelSpec:
         if self.experts <= self.experts_used:
             return 1.0
         expert = (self.text - self.active) / (self.experts - self.experts_used)
-        touched = self.experts * (1 - (1 - self.experts_used / self.experts) ** streams)
+        touched = float(self.experts * (1 - (1 - self.experts_used / self.experts) ** streams))
         return 1 + expert * max(0.0, touched - self.experts_used) / self.read
 
     @property

@@ -274,17 +274,19 @@ def _shown(artifact: Artifact, source: Source, outcome: Outcome, why: bool) -> s
 
     head, parts = hunks(artifact.diff)
     trace = trace_of(source, outcome)
-    told: dict[tuple[str, str, str], list[str]] = {}
+    told: dict[tuple[str, str, str], set[int]] = {}
     for number, part in enumerate(parts if why else ()):
         place, _, rest = part.partition("\n")
-        steps = [outcome.steps[n] for n in trace.of_hunk(part)]
-        for s in steps:
-            told.setdefault((s.finding.cause, pick(s.fix.title), reason(s.fix, s.finding)), []).append(_lines(part))
-        causes = ", ".join(dict.fromkeys(s.finding.cause for s in steps))
+        steps = [(outcome.steps[n], at) for n, at in trace.of_hunk(part).items()]
+        for s, at in steps:
+            told.setdefault((s.finding.cause, pick(s.fix.title), reason(s.fix, s.finding)), set()).update(at)
+        causes = ", ".join(dict.fromkeys(s.finding.cause for s, _ in steps))
         parts[number] = f"{place} {causes}\n{rest}" if causes else part
     out = []  # above the header: between it and a hunk, `git apply` takes no words
     for (cause, title, text), lines in told.items():
-        places = say(f"lines {', '.join(lines)}", f"第 {'、'.join(lines)} 行")
+        spans = _spans(sorted(lines))
+        one = len(lines) == 1
+        places = say(f"line{'' if one else 's'} {', '.join(spans)}", f"第 {'、'.join(spans)} 行")
         said = f"# {places}{say(': ', '：')}{cause}{say(': ', '：')}{title}{say('. ', '。')}{text}"
         out.append(paint(wrap(said, "# ").replace("# # ", "# ", 1), "dim"))
     out += [head, *parts]
@@ -293,11 +295,15 @@ def _shown(artifact: Artifact, source: Source, outcome: Outcome, why: bool) -> s
     return coloured(text)
 
 
-def _lines(hunk: str) -> str:
-    """The old file's lines that a hunk spans: `12-20`."""
-    start, _, count = hunk.split()[1].lstrip("-").partition(",")
-    last = int(start) + int(count or 1) - 1
-    return f"{start}-{last}" if last > int(start) else start
+def _spans(lines: Sequence[int]) -> list[str]:
+    """Line numbers as spans: 12, 13, 14, 20 → `12-14`, `20`."""
+    spans: list[list[int]] = []
+    for n in lines:
+        if spans and n == spans[-1][1] + 1:
+            spans[-1][1] = n
+        else:
+            spans.append([n, n])
+    return [f"{a}-{b}" if b > a else str(a) for a, b in spans]
 
 
 def _by_hand(hands: Sequence[Hand]) -> list[str]:

@@ -240,20 +240,29 @@ class Trace:
             origin += [None] * (j2 - j1)
         self.lines, self.made, self.origin = new, made, origin
 
-    def of_hunk(self, hunk: str) -> list[int]:
-        """Steps that made a hunk of the whole diff, in order."""
+    def of_hunk(self, hunk: str) -> dict[int, list[int]]:
+        """Steps that made a hunk of the whole diff, in order, with the lines of the old file that each changed or wrote behind."""
         head = re.match(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@", hunk)
         assert head is not None
         old, new = int(head[1]) - (head[2] != "0"), int(head[3]) - (head[4] != "0")
-        found: set[int] = set()
+        found: dict[int, set[int]] = {}
+        taken: list[int] = []  # lines that went just before, and how many came for them
+        came = 0
         for line in hunk.split("\n")[1:]:
             if line.startswith("+"):
-                found |= self.made[new]
-            elif line.startswith("-") and old in self.gone:
-                found.add(self.gone[old])
+                place = taken[min(came, len(taken) - 1)] + 1 if taken else max(old, 1)
+                came += 1
+                for number in self.made[new] - {self.gone.get(t) for t in taken}:
+                    found.setdefault(number, set()).add(place)
+            elif line.startswith("-"):
+                taken, came = (taken if not came else []) + [old], 0
+                if old in self.gone:
+                    found.setdefault(self.gone[old], set()).add(old + 1)
+            else:
+                taken, came = [], 0
             old += line[:1] in ("-", " ", "")
             new += line[:1] in ("+", " ", "")
-        return sorted(found)
+        return {number: sorted(found[number]) for number in sorted(found)}
 
 
 def hunks(text: str) -> tuple[str, list[str]]:

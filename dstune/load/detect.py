@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import http.client
+import json
 import os
+import re
 import ssl
 import threading
 import urllib.error
@@ -50,9 +52,10 @@ def same_place(asked: str, final: str) -> bool:
 
 
 def fetch(
-    url: str, headers: dict[str, str] | None = None, timeout_s: float = 5.0, verify_tls: bool = True
+    url: str, headers: dict[str, str] | None = None, timeout_s: float = 5.0, verify_tls: bool = True, data: bytes | None = None
 ) -> tuple[int, dict[str, str], bytes]:
-    """(status, lower-case headers, body up to 4 MB). Follows redirects; no proxy for loopback. Raises `UnobservableError`.
+    """(status, lower-case headers, body up to 4 MB). Follows redirects; uses no proxy, as the load uses none: it would measure the proxy.
+    With `data` a POST of JSON. Raises `UnobservableError`.
 
     The whole call ends after twice the timeout, as a server may send a byte a second.
     """
@@ -60,7 +63,7 @@ def fetch(
 
     def work() -> None:
         try:
-            box.append(_fetch(url, headers, timeout_s, verify_tls))
+            box.append(_fetch(url, headers, timeout_s, verify_tls, data))
         except BaseException as error:  # handed over
             box.append(error)
 
@@ -83,14 +86,15 @@ def _silent(url: str, reason: str) -> UnobservableError:
     )
 
 
-def _fetch(url: str, headers: dict[str, str] | None, timeout_s: float, verify_tls: bool) -> tuple[int, dict[str, str], bytes]:
-    handlers: list[Any] = [_Redirects()]
-    if urlsplit(url).hostname in LOOPBACK:
-        handlers.append(urllib.request.ProxyHandler({}))
+def _fetch(
+    url: str, headers: dict[str, str] | None, timeout_s: float, verify_tls: bool, data: bytes | None = None
+) -> tuple[int, dict[str, str], bytes]:
+    handlers: list[Any] = [_Redirects(), urllib.request.ProxyHandler({})]
     if not verify_tls:
         handlers.append(urllib.request.HTTPSHandler(context=ssl._create_unverified_context()))
     opener = urllib.request.build_opener(*handlers)
-    request = urllib.request.Request(url, headers=headers or {})
+    kind = {"Content-Type": "application/json"} if data is not None else {}
+    request = urllib.request.Request(url, data, {**kind, **(headers or {})})
     try:
         with opener.open(request, timeout=timeout_s) as answer:
             return (
@@ -113,7 +117,18 @@ def _fetch(url: str, headers: dict[str, str] | None, timeout_s: float, verify_tl
                 say("--insecure accepts any certificate", "--insecure 接受任何证书"),
             ) from None
         refused = isinstance(reason, ConnectionRefusedError)
-        raise _silent(url, say("nothing listens there", "该端口没有服务在监听") if refused else str(reason)[:200]) from None
+        why = say("nothing listens there", "该端口没有服务在监听") if refused else str(reason)[:200]
+        raise _silent(url, why + _without_proxy(url)) from None
+
+
+def _without_proxy(url: str) -> str:
+    """That a proxy of the environment was not used, where other programs would have used it."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    if host in LOOPBACK or parts.scheme not in urllib.request.getproxies() or urllib.request.proxy_bypass(host):
+        return ""
+    name = f"{parts.scheme}_proxy"
+    return say(f" (asked directly, not through {name})", f"（直接连接，未经过 {name}）")
 
 
 def detect(url: str, headers: dict[str, str] | None = None, gradio: bool = False, verify_tls: bool = True) -> Server:
@@ -132,7 +147,15 @@ def detect(url: str, headers: dict[str, str] | None = None, gradio: bool = False
         raise DstuneError(
             say(f"{url!r} is no http address", f"{url!r} 不是 http 地址"), "", "dstune bench http://127.0.0.1:8000"
         )
+    if parts.username or parts.password:
+        plain = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+        raise DstuneError(
+            say("a user and password in the address are not sent", "不会发送地址中的用户名和密码"),
+            say("only an API key is", "只支持 API key"),
+            f"dstune bench {plain} --api-key-file FILE",
+        )
     path = parts.path.rstrip("/")
+    whole = path.endswith("/completions")
     dialect = "completions" if path.endswith("/completions") and not path.endswith("/chat/completions") else "chat"
     for tail in ("/chat/completions", "/completions", "/models", "/v1"):
         path = path.removesuffix(tail)
@@ -159,16 +182,35 @@ def detect(url: str, headers: dict[str, str] | None = None, gradio: bool = False
             "",
             "OPENAI_API_KEY=… dstune bench …, or --api-key-file FILE",
         )
-    if kind == "unknown" and status == 404:
+    if kind == "unknown" and status == 404 and not (whole or _takes_chats(base, headers, verify_tls)):
         raise UnobservableError(
             say(f"{base} answers, but is no server that dstune knows", f"{base} 有响应，但不是 dstune 认识的服务"),
             say(f"/v1/models gives HTTP {status}", f"/v1/models 返回 HTTP {status}"),
             say(
-                "give the base address of an OpenAI-compatible server, or --gradio URL",
-                "给出 OpenAI 兼容服务的基础地址，或用 --gradio URL",
+                "give the base address of an OpenAI-compatible server or its whole route (…/v1/chat/completions), or --gradio URL",
+                "给出 OpenAI 兼容服务的基础地址或完整路由（…/v1/chat/completions），或用 --gradio URL",
             ),
         )
+    if kind == "transformers":
+        models = _pinned(base, headers, models, verify_tls) or models
     return Server(kind, base, models, version, dialect, metrics)
+
+
+def _takes_chats(base: str, headers: dict[str, str] | None, verify_tls: bool) -> bool:
+    """Whether a home-made server without /v1/models has the route all the same: it takes POST alone, or misses the body."""
+    return _quiet(f"{base}/v1/chat/completions", headers, verify_tls)[0] in (400, 405, 415, 422)
+
+
+def _pinned(base: str, headers: dict[str, str] | None, models: tuple[str, ...], verify_tls: bool) -> tuple[str, ...]:
+    """The one model that `transformers serve MODEL` answers for. Its /v1/models lists what the hub's cache holds, which need not hold it;
+    a request for another one is refused with its name."""
+    asked = {"model": models[0] if models else "default", "max_tokens": 1, "messages": [{"role": "user", "content": "1"}]}
+    try:
+        _, _, body = fetch(f"{base}/v1/chat/completions", headers, 5.0, verify_tls, json.dumps(asked).encode())
+    except UnobservableError:
+        return ()
+    found = re.search(r"pinned to '([^']+)'", body[:2000].decode("utf-8", "replace"))
+    return (found[1],) if found else ()
 
 
 def _gradio(base: str, headers: dict[str, str] | None, verify_tls: bool = True) -> tuple[str, str]:
@@ -237,8 +279,9 @@ def _kind(
         kind = kind or name
         version = str(data.get("version") or data.get("build_info") or "")
         break
-    if not kind and "x-request-id" in seen and "transformers" in seen.get("server", ""):
-        kind = "transformers"
+    if not kind and "x-request-id" in seen:
+        _, _, body = _quiet(f"{base}/openapi.json", headers, verify_tls)
+        kind = "transformers" if b'"/load_model"' in body else ""
     return kind or "unknown", version, bool(text.strip())
 
 

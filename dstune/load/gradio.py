@@ -63,9 +63,12 @@ def find(config: dict[str, Any], wanted: str = "") -> Function:
         chats = "chat" in name.lower() or "predict" in name.lower() or "submit" in name.lower()
         found.append((-2 * generator - chats - 3 * bool(d.get("queue") in (None, True)), made))
     if not found:
-        names = ", ".join(str(d.get("api_name")) for d in config.get("dependencies", ())) or "-"
+        told = dict.fromkeys(str(d["api_name"]) for d in config.get("dependencies", ()) if d.get("api_name"))
+        names = ", ".join(n for n in told if not n.startswith(("lambda", "unnamed", "_"))) or ", ".join(told) or "-"
         raise DstuneError(
-            say("this Gradio app has no function that takes a text", "这个 Gradio 应用没有接收文本的函数"),
+            say(f"this Gradio app has no function {wanted!r}", f"这个 Gradio 应用没有函数 {wanted!r}")
+            if wanted
+            else say("this Gradio app has no function that takes a text", "这个 Gradio 应用没有接收文本的函数"),
             names,
             "--api-name NAME",
         )

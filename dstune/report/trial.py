@@ -76,6 +76,8 @@ def beside(o: dict[str, Any]) -> list[str]:
         )
     if server.get("preemptions"):
         parts.append(say(f"{server['preemptions']} preemptions", f"{server['preemptions']} 次抢占"))
+    if memory := _mib(o):
+        out.append(say(f"memory: {memory} MiB at the peak", f"内存峰值：{memory} MiB"))
     if parts:
         out.append(say("the server says: ", "服务端数据：") + ", ".join(parts))
     for card in o.get("gpu") or ():
@@ -97,6 +99,15 @@ def beside(o: dict[str, Any]) -> list[str]:
         parts += [f"{n} {p:.0f} %" for n, p in held.items()]
         out.append(", ".join(parts))
     return out
+
+
+def _mib(o: dict[str, Any]) -> int | None:
+    """What a model that was loaded bare took at the most, in MiB: of the card, else of the process."""
+    memory = o.get("memory")
+    if not isinstance(memory, dict):
+        return None
+    taken = memory.get("peak", memory.get("rss"))
+    return round(taken / (1 << 20)) if isinstance(taken, int | float) else None
 
 
 _COUNTED = {
@@ -225,6 +236,8 @@ def trials_text(trials: tuple[Trial, ...]) -> str:
     titles = (say("clients", "客户端"), say("tok/s", "token/秒"), "ttft p50", "ttft p95", "itl p50", say("failed", "失败"))
     head = "".join(_right(t, w) for t, w in zip(titles, (8, 10, 10, 10, 10, 8), strict=True))
     out = [f"{_server(settings)} · {settings.get('model')} · {settings.get('profile')}", *map(wrap, _path(settings)), "", head]
+    if any(_mib(t.outcome) for t in trials):
+        out[-1] += _right(say("memory MiB", "内存 MiB"), 12)
     out += [_row(t.outcome, t) + ("  !" if doubts(t.outcome) else "") for t in trials]
     last = trials[-1].outcome
     if "knee" in last:
@@ -280,7 +293,9 @@ def _row(o: dict[str, Any], t: Trial) -> str:
     ttft, itl = o.get("ttft_ms") or {}, o.get("itl_ms") or {}
     cell = [f"{v:>10.1f}" if v is not None else f"{'-':>10}" for v in (ttft.get("p50"), ttft.get("p95"), itl.get("p50"))]
     load = t.workload.concurrency if t.workload.rate is None else f"{t.workload.rate:g}/s"
-    return f"{load:>8}{o['output_tok_s']:>10.1f}{''.join(cell)}{o['requests']['failed']:>8}"
+    return f"{load:>8}{o['output_tok_s']:>10.1f}{''.join(cell)}{o['requests']['failed']:>8}" + (
+        f"{mib:>12}" if (mib := _mib(o)) else ""
+    )
 
 
 _PROBES = {

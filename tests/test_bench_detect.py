@@ -20,7 +20,7 @@ Answers = dict[tuple[str, str], tuple[int, Any]]
 
 @pytest.fixture
 def serve() -> Iterator[Callable[[Answers], str]]:
-    """Serves these answers, 404 else; with the header that marks requests of `transformers serve`."""
+    """Serves these answers, 404 else."""
     running = []
 
     def begin(answers: Answers) -> str:
@@ -30,7 +30,6 @@ def serve() -> Iterator[Callable[[Answers], str]]:
                 status, made = answers.get((self.command, self.path), (404, {"detail": "Not Found"}))
                 data = json.dumps(made).encode()
                 self.send_response(status)
-                self.send_header("x-request-id", "1")
                 self.send_header("content-length", str(len(data)))
                 self.end_headers()
                 self.wfile.write(data)
@@ -58,14 +57,16 @@ PINNED = {"detail": "Server is pinned to '/models/hf'; requested 'default'."}
 OPENAPI = {"paths": {"/v1/models": {}, "/load_model": {}, CHATS: {}}}
 
 
-@pytest.mark.parametrize("cached", [[], [{"id": "of/the-cache", "owned_by": "of"}]])
+@pytest.mark.parametrize(
+    "listed", [(200, {"data": []}), (200, {"data": [{"id": "of/the-cache", "owned_by": "of"}]}), (500, "no cache folder")]
+)
 def test_transformers_serve_is_asked_for_the_model_that_it_is_pinned_to(
-    serve: Callable[[Answers], str], cached: list[Any]
+    serve: Callable[[Answers], str], listed: tuple[int, Any]
 ) -> None:
-    """Its /v1/models lists the hub's cache: a plain `dstune bench URL` was refused 40 times."""
+    """Its /v1/models lists the hub's cache, or fails where there is none: a plain `dstune bench URL` was refused 40 times."""
     url = serve(
         {
-            ("GET", "/v1/models"): (200, {"data": cached}),
+            ("GET", "/v1/models"): listed,
             ("GET", "/openapi.json"): (200, OPENAPI),
             ("POST", CHATS): (400, PINNED),
         }

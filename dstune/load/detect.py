@@ -171,7 +171,7 @@ def detect(url: str, headers: dict[str, str] | None = None, gradio: bool = False
             )
         base = final.removesuffix("/v1/models")
     models, owner = _models(status, body)
-    kind, version, metrics = _kind(base, headers, owner, answer_headers, verify_tls)
+    kind, version, metrics = _kind(base, headers, owner, verify_tls)
     if gradio and kind != "gradio":
         kind, version = _gradio(base, headers, verify_tls)
     if gradio or (kind == "gradio" and not models):
@@ -252,9 +252,7 @@ _ROUTES = (
 """Route, server, and a key that its answer must have: Gradio 4 has an /info of its own."""
 
 
-def _kind(
-    base: str, headers: dict[str, str] | None, owner: str, seen: dict[str, str], verify_tls: bool = True
-) -> tuple[str, str, bool]:
+def _kind(base: str, headers: dict[str, str] | None, owner: str, verify_tls: bool = True) -> tuple[str, str, bool]:
     """(kind, version, has /metrics): by the owner in /v1/models, by /metrics' prefix, then by a route that only one server has."""
     kind, version = _OWNERS.get(owner, ""), ""
     status, _, body = _quiet(f"{base}/metrics", headers, verify_tls)
@@ -279,7 +277,7 @@ def _kind(
         kind = kind or name
         version = str(data.get("version") or data.get("build_info") or "")
         break
-    if not kind and "x-request-id" in seen:
+    if not kind:
         _, _, body = _quiet(f"{base}/openapi.json", headers, verify_tls)
         kind = "transformers" if b'"/load_model"' in body else ""
     return kind or "unknown", version, bool(text.strip())

@@ -109,9 +109,9 @@ def _other(seen: Seen, call: Called, subject: Any) -> Iterator[Fact | Gap]:
         yield from _facts(seen, "ChatOpenAI", call.keywords, name, ("client",))
     elif call in seen.completions:
         yield from _facts(seen, "completion", call.keywords, "client", ("client",))
-    elif last == "LLM" and kind == "llm" and "vllm" in seen.frameworks:
-        yield from _constructed(seen, call, "vllm", "model")
-    elif last in ("EngineArgs", "AsyncEngineArgs") and call.name.startswith("vllm."):
+    elif (last == "LLM" and kind == "llm" and "vllm" in seen.frameworks) or (
+        last in ("EngineArgs", "AsyncEngineArgs") and call.name.startswith("vllm.")
+    ):
         yield from _constructed(seen, call, "vllm", "model")
     elif last == "VLLM" and call.name.startswith("langchain"):
         yield from _constructed(seen, call, "vllm", "model", "vllm_kwargs")

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from dstune import lang
+from dstune.tui import picture
 from dstune.tui.app import Monitor
 from tests import monitor_samples as canned
 
@@ -23,7 +24,7 @@ async def settled(pilot: Any) -> None:
         if app.state.ended and app.log_state.number == 7:
             break
     app.judge_again()
-    await app.workers.wait_for_complete()
+    await picture.settled(app)
     app.view.open.add("batch-limit-too-small")
     app.load.outcome, app.load.before = canned.BETTER, canned.OUTCOME
     app.load.first_bytes = [0.08 + 0.002 * (i % 37) for i in range(120)]
@@ -58,7 +59,7 @@ def test_confirmation(snap_compare: Any) -> None:
     async def asked(pilot: Any) -> None:
         await settled(pilot)
         await pilot.press("f")
-        await pilot.app.workers.wait_for_complete()
+        await picture.settled(pilot.app)
         await pilot.press("w")
         await pilot.pause(0.1)
 

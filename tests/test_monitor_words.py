@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ from dstune import lang
 from dstune.cli import acts
 from dstune.model import Artifact, Diagnosis, Evidence, Fact, Finding, Unknown
 from dstune.tui import doctor, keys, logs, overview, plan
-from dstune.tui.app import Monitor
+from dstune.tui.app import Monitor, Sampled
 from dstune.tui.dialogs import Palette
+from dstune.tui.doing import Actions
 from dstune.tui.draw import Lines, chopped
+from dstune.tui.feed import CannedFeed
 from dstune.tui.load import LoadState, load_screen
 from dstune.tui.state import State
 from tests import monitor_samples as canned
@@ -242,3 +245,48 @@ def test_a_note_of_the_plan_before_is_gone_with_it() -> None:
         assert app.note == ""
 
     session(turn)
+
+
+def test_what_a_load_made_appear_stays_after_it_with_its_evidence() -> None:
+    """The queue is gone seconds after the last client; its finding, its fix and its words in the other language are not."""
+    asked: list[Evidence] = []
+
+    def judge(evidence: Evidence) -> Diagnosis:
+        waits = evidence.first("server", "waiting")
+        return Diagnosis((canned.finding(),) if waits else ())
+
+    def fixes(evidence: Evidence, _: frozenset[str]) -> tuple[Artifact, ...]:
+        asked.append(evidence)
+        return (Artifact("launch.sh", "x\n", "--- launch.sh\n+++ launch.sh\n@@ -1 +1 @@\n-y\n+x"),)
+
+    def sample(waiting: int) -> Evidence:
+        return Evidence(tuple(canned.server(waiting=waiting)))
+
+    async def look(pilot: Any, app: Monitor) -> None:
+        app.load.running = True
+        for waiting in (0, 24):
+            app.post_message(Sampled(sample(waiting), judge(sample(waiting))))
+        await pilot.press("2")
+        await until(pilot, lambda: "batch-limit-too-small  24 requests" in app.text_of(), "the finding of the load")
+        app.load.running = False
+        app.post_message(Sampled(sample(0), judge(sample(0))))
+        await until(pilot, lambda: "batch-limit-too-small (while the load ran)" in app.text_of(), "that it is of then")
+        assert "2 Doctor·1" in app.query_one("#tabs")._lines[0].plain  # type: ignore[attr-defined]
+        await pilot.press("f")
+        await until(pilot, lambda: bool(app.view.artifacts), "the diff")
+        assert asked[-1].first("server", "waiting") == 24
+        await pilot.press("escape", "l")
+        await until(pilot, lambda: "（压测期间）  24 个请求在排队" in app.text_of(), "its words in Chinese")
+        app.post_message(Sampled(sample(24), judge(sample(24))))
+        await until(pilot, lambda: "压测期间" not in app.text_of(), "found again: no second row")
+        assert len(doctor.rows(app.state)) == 1
+
+    session(look, Monitor(CannedFeed([sample(0)]), actions=Actions(judge, fixes)))
+
+
+def test_what_was_found_before_a_load_is_not_kept_by_it() -> None:
+    load = LoadState(running=True, calm=frozenset({"batch-limit-too-small"}))
+    found = canned.finding()
+    assert load.note([found, replace(found, cause="hot", subject="gpu0")], Evidence()) == ()
+    load.running = False
+    assert load.note([], Evidence()) == ()

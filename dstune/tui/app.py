@@ -159,9 +159,10 @@ class Monitor(App[int]):
 
     def judge_again(self) -> None:
         """A diagnosis at once: files, log or load changed."""
-        self._begin("judge", self._judge)
+        self._begin("judge", self.judge)
 
-    async def _judge(self) -> None:
+    async def judge(self) -> None:
+        """Diagnoses what is known now, and draws it."""
         import asyncio
 
         if self.actions.diagnose is not None:
@@ -201,7 +202,8 @@ class Monitor(App[int]):
         return list(dict.fromkeys(found))
 
     def _texts(self) -> None:
-        """A new diagnosis: lines that its evidence may cite (files given, the followed log), and marks in the log."""
+        """A new diagnosis: lines that its evidence may cite (files given, the followed log), marks in the log, what a load made appear."""
+        self.state.kept = self.load.note(self.state.diagnosis.findings, self.evidence())
         texts = dict(self.actions.texts()) if self.actions.texts is not None else {}
         if self.log_state.source:
             texts[self.log_state.source] = self.log_state.texts()
@@ -259,7 +261,7 @@ class Monitor(App[int]):
         if row >= 0 and self._reveal:
             panel.show_row(row)
             self._reveal = False
-        causes = sum(not f.because for f in self.state.diagnosis.findings)
+        causes = sum(not f.because for f in doctor.rows(self.state))
         base.query_one("#tabs", Panel).show([keys.tabs(name, width, self._where(), causes)])
         base.query_one("#status", Panel).show(
             [keys.status(name, width, self.note, hasattr(self.feed, "seek"), bool(self.view.artifacts))]
@@ -376,7 +378,7 @@ class Monitor(App[int]):
         self.plan, self.note = None, ""
         if self.screen_name == "plan":
             self._plan()
-        self.judge_again()
+        self._begin("judge", partial(doing.reword, self))
         self.draw()
 
     def action_dark(self) -> None:

@@ -33,7 +33,7 @@ class View:
 
 
 def rows(state: State) -> list[Finding]:
-    """Findings in the order of the story: roots, each followed by what it explains."""
+    """Findings in the order of the story: roots, each followed by what it explains; at the end what only the last load showed."""
     found = state.diagnosis.findings
     out: dict[str, Finding] = {}
 
@@ -47,7 +47,7 @@ def rows(state: State) -> list[Finding]:
     for f in found:
         if not f.because:
             add(f)
-    for f in found:
+    for f in (*found, *state.kept):
         add(f)
     return list(out.values())
 
@@ -70,7 +70,9 @@ def doctor(state: State, view: View, width: int, plain: bool = False) -> tuple[L
     for number, f in enumerate(found):
         if number == view.chosen:
             at = len(out)
-        out.append(_row(f, number == view.chosen, number, f.cause in view.open, width, place(state, f.subject)))
+        where = f" @ {spot}" if (spot := place(state, f.subject)) else ""
+        where += say(" (while the load ran)", "（压测期间）") if f in state.kept else ""
+        out.append(_row(f, number == view.chosen, number, f.cause in view.open, width, where))
         if f.cause in view.open:
             out += [*_opened(f, view.texts, width), Text()]
     if found:
@@ -100,7 +102,7 @@ def doctor(state: State, view: View, width: int, plain: bool = False) -> tuple[L
 
 def _row(f: Finding, chosen: bool, number: int, opened: bool, width: int, where: str = "") -> Text:
     style = f"reverse {TONE[f.severity]}" if chosen else TONE[f.severity]
-    words = f"{'▼' if opened else '▶'} {'↳ ' if f.because else ''}{MARK[f.severity]} {f.cause}{' @ ' * bool(where)}{where}"
+    words = f"{'▼' if opened else '▶'} {'↳ ' if f.because else ''}{MARK[f.severity]} {f.cause}{where}"
     line = Text(no_wrap=True).append(words, click(f"app.choose({number})", style))
     if not opened:
         first = f.message.replace("\n", " ")

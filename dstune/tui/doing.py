@@ -46,7 +46,9 @@ async def fix(app: Monitor, everything: bool) -> None:
         wanted = frozenset() if everything or not found else frozenset({found[min(view.chosen, len(found) - 1)].cause})
         app.note = say("looking for the fix…", "正在生成修复…")
         app.draw()
-        view.artifacts = await _said(app, app.actions.fixes, app.evidence(), wanted) or ()
+        kept = [f.cause for f in app.state.kept if not wanted or f.cause in wanted]
+        evidence = app.load.seen[kept[-1]][1] if kept else app.evidence()  # of then: now nothing waits
+        view.artifacts = await _said(app, app.actions.fixes, evidence, wanted) or ()
         if view.artifacts:
             app.note = ""
         elif app.note.endswith("…"):
@@ -66,6 +68,15 @@ async def _said(app: Monitor, work, *args):  # type: ignore[no-untyped-def]
         if isinstance(error, DstuneError) and error.why:
             app.note += f": {error.why}"
         return None
+
+
+async def reword(app: Monitor) -> None:
+    """Findings are worded by the diagnosis: another language needs it anew, also of what was found while a load ran."""
+    if app.actions.diagnose is not None:
+        for cause, (finding, evidence) in list(app.load.seen.items()):
+            found = await asyncio.to_thread(app.actions.diagnose, evidence)
+            app.load.seen[cause] = (next((f for f in found.findings if f.cause == cause), finding), evidence)
+    await app.judge()
 
 
 async def write(app: Monitor) -> None:
@@ -147,6 +158,7 @@ async def load(app: Monitor) -> None:
     state = app.load
     state.running, state.error, state.done, state.failed, state.elapsed = True, "", 0, 0, 0.0
     state.first_bytes, state.marks, state.gpu = [], [], []
+    state.seen, state.calm = {}, frozenset(f.cause for f in app.state.diagnosis.findings)
     state.warming, began = True, now()
     app.draw()
 

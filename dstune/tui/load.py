@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from rich.text import Text
 
 from dstune.lang import say
+from dstune.model import Evidence, Finding, family_of
 from dstune.tui.draw import Lines, bar, beside, click, fit, graph, left, num, right, wrapped
 from dstune.tui.state import State
 
@@ -42,6 +43,23 @@ class LoadState:
     other: bool = False
     """There was a run before, of another server or client count."""
     error: str = ""
+    seen: dict[str, tuple[Finding, Evidence]] = field(default_factory=dict)
+    """What was found while the load ran, with the evidence of that moment: a queue is gone seconds after the last client."""
+
+    calm: frozenset[str] = frozenset()
+    """Causes that were found before the load began."""
+
+    def note(self, findings: Iterable[Finding], evidence: Evidence) -> tuple[Finding, ...]:
+        """While a load runs, keeps what is found of servers; afterwards, what was kept and is no longer found."""
+        found = {f.cause: f for f in findings}
+        if self.running:
+            self.seen |= {
+                c: (f, evidence)
+                for c, f in found.items()
+                if family_of(f.subject) == "server" and not f.because and c not in self.calm
+            }
+            return ()
+        return tuple(f for cause, (f, _) in self.seen.items() if cause not in found)
 
 
 def base(url: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import html
 import re
 from typing import TYPE_CHECKING
@@ -37,14 +38,20 @@ async def picture(app: Monitor, size: tuple[int, int], keys: tuple[str, ...] = (
                 break
         await pilot.pause()
         app.judge_again()
-        await app.workers.wait_for_complete()
+        await settled(app)
         app.view.chosen = 0
         await pilot.press(*keys)
-        await app.workers.wait_for_complete()
+        await settled(app)
         app.note = ""
         app.draw()
         await pilot.pause()
         return portable(str(app.export_screenshot(title=title)))
+
+
+async def settled(app: Monitor) -> None:
+    """Until no worker runs; one that a newer one replaced is no failure here."""
+    while any(not worker.is_finished for worker in app.workers):
+        await asyncio.sleep(0.01)
 
 
 def portable(svg: str) -> str:

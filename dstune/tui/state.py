@@ -9,7 +9,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from dstune.lang import say
-from dstune.model import Diagnosis, Evidence, Fact, Gap, Value, family_of
+from dstune.model import Diagnosis, Evidence, Fact, Finding, Gap, Value, family_of
 
 if TYPE_CHECKING:
     from dstune.plan.decompose import Holder
@@ -30,6 +30,8 @@ class State:
 
     evidence: Evidence = field(default_factory=Evidence)
     diagnosis: Diagnosis = field(default_factory=Diagnosis)
+    kept: tuple[Finding, ...] = ()
+    """What was found while the last load ran, and is not found now."""
     history: dict[tuple[str, str], deque[float | None]] = field(default_factory=dict)
     ended: bool = False
     samples: int = 0

@@ -9,7 +9,18 @@ from typing import Any
 
 import click
 
-from dstune.cli.options import common, emit, empty, evidence_option, load_evidence, progress
+from dstune.cli.options import (
+    common,
+    emit,
+    empty,
+    evidence_option,
+    facts_option,
+    load_evidence,
+    log_option,
+    no_host_option,
+    progress,
+    python_option,
+)
 from dstune.errors import DstuneError, Exit, UnobservableError
 from dstune.lang import say
 from dstune.model import Diagnosis, Document, Evidence, Fact, Report, family_of, parse_json, to_json
@@ -26,13 +37,7 @@ _SEVERITY = {"error": 3, "warning": 2, "info": 1}
     )
 )
 @click.argument("files", nargs=-1, type=click.Path())
-@click.option(
-    "--log",
-    "logs",
-    multiple=True,
-    type=click.Path(),
-    help=say("A file to read as a log, whatever its name.", "按日志读取的文件。"),
-)
+@log_option
 @click.option(
     "--endpoint", help=say("URL of a running server to read (/health, /v1/models, /metrics).", "正在运行的服务的 URL。")
 )
@@ -48,17 +53,12 @@ _SEVERITY = {"error": 3, "warning": 2, "info": 1}
     type=click.Path(),
     help=say("A saved load test (dstune bench -o).", "保存下来的压测报告（dstune bench -o）。"),
 )
-@click.option(
-    "--facts",
-    "said_facts",
-    type=click.Path(),
-    help=say("Flat JSON of facts about a machine that is elsewhere.", "描述另一台机器的 JSON。"),
-)
+@facts_option
 @click.option(
     "--model", "models", multiple=True, type=click.Path(), help=say("A model directory to check.", "要检查的模型目录。")
 )
-@click.option("--python", help=say("Interpreter of the server's environment.", "服务所用环境的 Python。"))
-@click.option("--no-host", is_flag=True, help=say("Do not look at this machine.", "不查看本机。"))
+@python_option
+@no_host_option
 @click.option("--only", multiple=True, help=say("Judge only these causes.", "只判断这些病因。"))
 @click.option(
     "--fail-on", type=click.Choice(["error", "warning", "never"]), default="warning", show_default=True,

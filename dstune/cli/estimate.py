@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from dstune.cli.listing import list_options
-from dstune.cli.options import common, emit, empty
+from dstune.cli.options import common, emit, empty, engine_version_option
 from dstune.errors import DstuneError
 from dstune.lang import say
 from dstune.model import Plan
@@ -41,7 +41,7 @@ _ROW = {
     show_default=True,
     help=say("Engine.", "引擎。"),
 )
-@click.option("--engine-version", default="", help=say("Version of the engine.", "引擎版本。"))
+@engine_version_option
 @click.option("--dtype", default="", help=say("bf16, fp16 or fp32.", "bf16、fp16 或 fp32。"))
 @click.option(
     "--quant", default="", help=say("awq, gptq, fp8, nf4, int8, or a GGUF type.", "awq、gptq、fp8、nf4、int8，或 GGUF 类型。")

@@ -24,7 +24,7 @@ from dstune.cli.fixes import (
     stale,
     trace_of,
 )
-from dstune.cli.options import common, empty, evidence_option
+from dstune.cli.options import common, empty, evidence_option, facts_option, log_option, no_host_option
 from dstune.errors import DstuneError, Exit, UnobservableError
 from dstune.lang import pick, remarked, say
 from dstune.model import Artifact, Diagnosis, Document, Evidence, Report
@@ -50,19 +50,8 @@ from dstune.patch import Change, Source, backups, diff, read, write
 @click.option("--advice", is_flag=True, help=say("Also what is advice and no fault.", "连同建议类（非故障）一起修改。"))
 @click.option("--why", is_flag=True, help=say("Explain every part of the diff.", "逐段解释 diff。"))
 @click.option("--ask", is_flag=True, help=say("Ask before each fix.", "逐项询问。"))
-@click.option(
-    "--log",
-    "logs",
-    multiple=True,
-    type=click.Path(),
-    help=say("A file to read as a log, whatever its name.", "按日志读取的文件。"),
-)
-@click.option(
-    "--facts",
-    "said_facts",
-    type=click.Path(),
-    help=say("Flat JSON of facts about a machine that is elsewhere.", "描述另一台机器的 JSON。"),
-)
+@log_option
+@facts_option
 @click.option(
     "--verify",
     "prove",
@@ -79,7 +68,7 @@ from dstune.patch import Change, Source, backups, diff, read, write
     metavar="OPTIONS",
     help=say("Options of `dstune verify`, as one text.", "`dstune verify` 的选项，写成一个字符串。"),
 )
-@click.option("--no-host", is_flag=True, help=say("Do not look at this machine.", "不查看本机。"))
+@no_host_option
 @evidence_option
 @common
 def command(

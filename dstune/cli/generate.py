@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dstune.cli.options import common, emit, empty, evidence_option, load_evidence
+from dstune.cli.options import (
+    common,
+    concurrency_option,
+    context_option,
+    emit,
+    empty,
+    engine_version_option,
+    evidence_option,
+    goal_option,
+    gpus_option,
+    load_evidence,
+    vram_limit_option,
+)
 from dstune.errors import DstuneError, Exit
 from dstune.lang import say
 from dstune.model import Artifact, Evidence, Plan, Setting, Workload
@@ -31,24 +43,20 @@ CONTAINERS = {"dockerfile", "compose"}
 )
 @click.argument("what", nargs=-1, required=True, type=click.Choice(KINDS))
 @click.option("--gpu", help=say("Card, as people or NVML name it; else this host's.", "显卡名；不给则用本机显卡。"))
-@click.option("--gpus", type=click.IntRange(1, 16), help=say("How many of them.", "显卡数量。"))
+@gpus_option
 @click.option(
     "--model",
     help=say("Catalogue id or a model folder.  [default: DeepSeek-R1-Distill-Qwen-1.5B]", "目录里的模型名或模型文件夹。"),
 )
 @click.option("--engine", type=click.Choice(ENGINES), default="auto", show_default=True, help=say("Engine.", "引擎。"))
-@click.option("--engine-version", default="", help=say("Version of the engine.", "引擎版本。"))
+@engine_version_option
 @click.option(
     "--driver", default="", help=say("NVIDIA driver of the machine (535 or 535.183.01).", "目标机器的 NVIDIA 驱动版本。")
 )
-@click.option("--context", type=click.IntRange(64), help=say("Longest sequence in tokens.", "最长序列（token）。"))
-@click.option("--concurrency", type=click.IntRange(1), help=say("Requests at once.", "并发请求数。"))
-@click.option(
-    "--goal", type=click.Choice(["latency", "throughput", "memory"]), default="latency", show_default=True, help=say("What to optimise.", "优化目标。")
-)  # fmt: skip
-@click.option(
-    "--vram-limit", type=click.FloatRange(0.5), help=say("Most GiB that the server may take.", "服务最多占用的显存（GiB）。")
-)
+@context_option
+@concurrency_option
+@goal_option
+@vram_limit_option
 @click.option(
     "--mode",
     type=click.Choice(["latency", "throughput"]),

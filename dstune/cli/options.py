@@ -113,6 +113,35 @@ def evidence_option(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)  # fmt: skip
 
 
+def _shared(*names: str, words: tuple[str, str], **how: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """An option that several commands have alike. Its words are chosen when a command takes it, as those of its own are."""
+    return lambda function: click.option(*names, help=say(*words), **how)(function)
+
+
+log_option = _shared(
+    "--log",
+    "logs",
+    multiple=True,
+    type=click.Path(),
+    words=("A file to read as a log, whatever its name.", "按日志读取的文件。"),
+)
+facts_option = _shared(
+    "--facts", "said_facts", type=click.Path(), words=("Flat JSON of facts about a machine that is elsewhere.", "描述另一台机器的 JSON。")
+)  # fmt: skip
+no_host_option = _shared("--no-host", is_flag=True, words=("Do not look at this machine.", "不查看本机。"))
+python_option = _shared("--python", words=("Interpreter of the server's environment.", "服务所用环境的 Python。"))
+engine_version_option = _shared("--engine-version", default="", words=("Version of the engine.", "引擎版本。"))
+gpus_option = _shared("--gpus", type=click.IntRange(1, 16), words=("How many of them.", "显卡数量。"))
+context_option = _shared("--context", type=click.IntRange(64), words=("Longest sequence in tokens.", "最长序列（token）。"))
+concurrency_option = _shared("--concurrency", type=click.IntRange(1), words=("Requests at once.", "并发请求数。"))
+goal_option = _shared(
+    "--goal", type=click.Choice(["latency", "throughput", "memory"]), default="latency", show_default=True, words=("What to optimise.", "优化目标。")
+)  # fmt: skip
+vram_limit_option = _shared(
+    "--vram-limit", type=click.FloatRange(0.5), words=("Most GiB that the server may take.", "服务最多占用的显存（GiB）。")
+)
+
+
 def load_evidence(paths: Sequence[str]) -> Evidence:
     """Evidence of saved files; a folder gives its newest recording. Raises `DstuneError` for what is none."""
     found = Evidence()

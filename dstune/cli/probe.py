@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import click
 
-from dstune.cli.options import common, emit, empty
+from dstune.cli.options import common, emit, empty, python_option
 from dstune.errors import DstuneError, Exit
 from dstune.lang import say
 
@@ -22,7 +22,7 @@ from dstune.lang import say
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False), help=say("Write the evidence to this file.", "把证据写入该文件。")
 )
-@click.option("--python", help=say("Interpreter of the server's environment.", "服务所用环境的 Python。"))
+@python_option
 @click.option(
     "--model",
     "models",

@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING
 import click
 
 from dstune.cli.listing import list_options
-from dstune.cli.options import common, emit, empty, evidence_option, load_evidence
+from dstune.cli.options import (
+    common,
+    concurrency_option,
+    context_option,
+    emit,
+    empty,
+    engine_version_option,
+    evidence_option,
+    goal_option,
+    gpus_option,
+    load_evidence,
+    vram_limit_option,
+)
 from dstune.cli.recommend_rate import rate_options
 from dstune.errors import DstuneError, UnobservableError
 from dstune.lang import say
@@ -27,7 +39,7 @@ R1 = "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"
     )
 )
 @click.option("--gpu", help=say("Card, as people or NVML name it: 4090, “4060 ti 16g”.", "显卡名，如 4090、“4060 ti 16g”。"))
-@click.option("--gpus", type=click.IntRange(1, 16), help=say("How many of them.", "显卡数量。"))
+@gpus_option
 @click.option(
     "--model",
     default=R1,
@@ -41,8 +53,8 @@ R1 = "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"
     show_default=True,
     help=say("Engine.", "引擎。"),
 )
-@click.option("--engine-version", default="", help=say("Version of the engine.", "引擎版本。"))
-@click.option("--context", type=click.IntRange(64), help=say("Longest sequence in tokens.", "最长序列（token）。"))
+@engine_version_option
+@context_option
 @click.option(
     "--prompt",
     "--input-tokens",
@@ -55,17 +67,9 @@ R1 = "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"
 @click.option(
     "--output", "--output-tokens", "output", type=click.IntRange(1), help=say("Typical answer in tokens.", "典型输出长度。")
 )
-@click.option("--concurrency", type=click.IntRange(1), help=say("Requests at once.", "并发请求数。"))
-@click.option(
-    "--goal",
-    type=click.Choice(["latency", "throughput", "memory"]),
-    default="latency",
-    show_default=True,
-    help=say("What to optimise.", "优化目标。"),
-)
-@click.option(
-    "--vram-limit", type=click.FloatRange(0.5), help=say("Most GiB that the server may take.", "服务最多占用的显存（GiB）。")
-)
+@concurrency_option
+@goal_option
+@vram_limit_option
 @click.option(
     "--slo-ttft", type=click.FloatRange(1), help=say("Limit of the time to the first token in ms.", "首 token 时延上限（ms）。")
 )

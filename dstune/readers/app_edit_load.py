@@ -9,6 +9,7 @@ import libcst as cst
 
 from dstune.readers.app_edit_context import Context
 from dstune.readers.app_edit_sites import Program, bound
+from dstune.readers.app_edit_tail_parts import reads_of
 from dstune.readers.app_edit_tree import Edits, Tree, callee, dotted, parameters, walk, walk_shallow
 
 
@@ -141,23 +142,8 @@ def _independent(tree: Tree, function: cst.FunctionDef, lines: list[Any], names:
         own |= targets
     own |= {n.value for w in walk(function.body, cst.AsName) for n in walk(w, cst.Name)}
     own |= {n.value for f in walk(function.body, cst.For) for n in walk(f.target, cst.Name)}
-    read = {n.value for line in lines for n in _read(tree, line)}
+    read = {n for line in lines for n in reads_of(tree, line)}
     return not ((read - set(names)) & own) and "self" not in read
-
-
-def _read(tree: Tree, line: Any) -> list[cst.Name]:
-    """Names that a line reads: no attributes, keywords or targets."""
-    found = []
-    for name in walk(line, cst.Name):
-        parent = tree.parent(name)
-        if isinstance(parent, cst.Attribute) and parent.attr is name:
-            continue
-        if isinstance(parent, cst.Arg) and parent.keyword is name:
-            continue
-        if isinstance(parent, cst.AssignTarget):
-            continue
-        found.append(name)
-    return found
 
 
 def _taken(tree: Tree, name: str, function: cst.FunctionDef) -> bool:
@@ -182,7 +168,7 @@ def _place(tree: Tree, top: cst.CSTNode, lines: list[Any], needs: list[cst.Funct
     body: list[Any] = list(tree.module.body)
     at = next(i for i, s in enumerate(body) if s is top)
     defined = _defined(body[:at])
-    read = {n.value for line in lines for n in _read(tree, line)} - {n for line in lines for n in _targets(line)}
+    read = {n for line in lines for n in reads_of(tree, line)} - {n for line in lines for n in _targets(line)}
     missing = read - defined - set(dir(builtins))
     if not missing:
         return top

@@ -1,5 +1,6 @@
 """`dstune verify` and `fix --verify` with programs that really start: a mock server, one that dies, one that ignores signals."""
 
+import contextlib
 import json
 import os
 import signal
@@ -238,7 +239,9 @@ def test_a_folder_without_a_start_says_so(tmp_path: Path) -> None:
     assert made.argv == ("bash", "launch.sh")
 
 
-def test_an_ended_dstune_takes_its_program_along(tmp_path: Path) -> None:
+@contextlib.contextmanager
+def started_verify(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """`dstune verify` in a process of its own, from when its first program runs."""
     app = program(tmp_path / "a", 20)
     env = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
     with subprocess.Popen(
@@ -247,6 +250,11 @@ def test_an_ended_dstune_takes_its_program_along(tmp_path: Path) -> None:
         end = time.monotonic() + 60
         while not (tmp_path / "pids").exists() and time.monotonic() < end:
             time.sleep(0.05)
+        yield command
+
+
+def test_an_ended_dstune_takes_its_program_along(tmp_path: Path) -> None:
+    with started_verify(tmp_path) as command:
         time.sleep(1.0)
         command.terminate()
         assert command.wait(30) == 128 + signal.SIGTERM
@@ -255,14 +263,7 @@ def test_an_ended_dstune_takes_its_program_along(tmp_path: Path) -> None:
 
 
 def test_a_killed_dstune_leaves_nothing_running(tmp_path: Path) -> None:
-    app = program(tmp_path / "a", 20)
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
-    with subprocess.Popen(
-        [sys.executable, "-m", "dstune", "verify", str(app), str(app), "--python", sys.executable], env=env, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    ) as command:  # fmt: skip
-        end = time.monotonic() + 60
-        while not (tmp_path / "pids").exists() and time.monotonic() < end:
-            time.sleep(0.05)
+    with started_verify(tmp_path) as command:
         command.kill()
     pids = [int(p) for p in (tmp_path / "pids").read_text().split()]
     end = time.monotonic() + 20

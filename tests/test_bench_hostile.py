@@ -460,6 +460,22 @@ def test_figures_that_no_server_has(tmp_path: Path, where: str, value: Any) -> N
             work()
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--sweep", "--rate", "5"), "--sweep takes no --rate"),
+        (("--sweep", "-c", "8", "--repeat", "2"), "--sweep takes no --concurrency, --repeat"),
+        (("--rate", "5", "-c", "8"), "--rate takes no --concurrency"),
+        (("--behaviour", "--sweep", "--duration", "5s"), "--behaviour takes no --sweep, --duration"),
+        (("--local", "/tmp", "--rate", "5"), "--local takes no --rate"),
+    ],
+)
+def test_options_of_which_one_would_be_dropped(options: tuple[str, ...], said: str, run_dstune: Any) -> None:
+    done = run_dstune("bench", *options)
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
 def test_files_that_are_no_reports(tmp_path: Path) -> None:
     good: dict[str, Any] = {"requests": {"ok": 1, "failed": 0}, "output_tok_s": 5.0, "ttft_ms": {"p50": 1.0}}
     odd: tuple[dict[str, Any], ...] = (

@@ -135,6 +135,7 @@ SWEEP_STEP_S = 6.0
 @click.option("-o", "out", type=click.Path(), help=say("Write the report as JSON to a file.", "把 JSON 报告写入文件。"))
 @common
 def command(url: tuple[str, ...], gradio: str | None, local: str | None, out: str | None, as_json: bool, **options: Any) -> int:
+    _agree()
     if out:
         _writable(out)
     if url[:1] == ("compare",):
@@ -159,6 +160,31 @@ def command(url: tuple[str, ...], gradio: str | None, local: str | None, out: st
     if report.verdicts:
         return Exit.OK if all(v.met for v in report.verdicts) else Exit.FINDINGS
     return Exit.OK if any(t.outcome["requests"]["ok"] for t in report.trials) else Exit.UNOBSERVABLE
+
+
+_ALONE = {
+    "--local": ("gradio", "sweep", "rate", "behaviour", "repeat", "requests", "profile", "workers"),
+    "--behaviour": ("sweep", "rate", "repeat", "requests", "duration", "profile", "workers"),
+    "--sweep": ("rate", "concurrency", "repeat"),
+    "--rate": ("concurrency",),
+}
+"""Options beside which these say nothing."""
+
+
+def _agree() -> None:
+    """Raises `DstuneError` for options of which one would be dropped without a word."""
+    context = click.get_current_context()
+
+    def given(name: str) -> bool:
+        return context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
+
+    for flag, others in _ALONE.items():
+        if given(flag[2:]) and (unheard := [f"--{o}" for o in others if given(o)]):
+            raise DstuneError(
+                say(f"{flag} takes no {', '.join(unheard)}", f"{flag} 不能与 {'、'.join(unheard)} 同用"),
+                say("each says how to load, and only one can be done", "两者都规定了加载方式，只能取其一"),
+                "dstune bench --help",
+            )
 
 
 def _serve(url: str, o: dict[str, Any], gradio: bool = False) -> Report:

@@ -120,6 +120,11 @@ def _first(finding: Finding) -> Fix:
     return next((f for f in finding.fixes if automatic(f)), finding.fixes[0]) if finding.fixes else Fix({}, "host", "display")
 
 
+def unsafe() -> str:
+    """Why a place is shown and left as it is."""
+    return say("the code is written in a way that dstune does not change safely", "代码的写法无法由 dstune 安全修改")
+
+
 def automatic(fix: Fix) -> bool:
     """Whether a remedy is one that dstune may carry out: it changes a file, and no person has to decide."""
     return fix.kind in AUTOMATIC and fix.safety != "display" and bool(fix.set or fix.edit)
@@ -150,7 +155,10 @@ def _remedy(
             reason = say(f"{names} describes another server than this evidence", f"{names} 描述的不是这份证据中的服务")
             places = [d for d in places if d not in foreign]
         if not places:
-            reason = reason or say("none of the given files is where this is set", "给出的文件中没有设置此项的地方")
+            here = any(d.path in cited for d in documents)  # a variable that is put together later, say
+            reason = reason or (
+                unsafe() if here else say("none of the given files is where this is set", "给出的文件中没有设置此项的地方")
+            )
             continue
         for document in places:
             key = (finding.cause, document.path)
@@ -165,9 +173,7 @@ def _remedy(
                 reason = say(f"its value needs {error}", f"其数值需要 {error}")
                 continue
             if after is None:
-                reason = reason or say(
-                    "the code is written in a way that dstune does not change safely", "代码的写法无法由 dstune 安全修改"
-                )
+                reason = reason or unsafe()
                 continue
             step = Step(finding, fix, document.path, now.text, after)
             if not wish.agree(step):

@@ -10,7 +10,7 @@ import libcst as cst
 
 from dstune.readers.app_edit_keywords import callee_name
 from dstune.readers.app_edit_sites import Program, Site
-from dstune.readers.app_edit_tail_parts import Named, reads_of, slicing, swapped, targets_of, uncut, with_added
+from dstune.readers.app_edit_tail_parts import Named, reads_of, slicing, swapped, takes_a_part, targets_of, uncut, with_added
 from dstune.readers.app_edit_tree import callee, dotted, walk
 
 
@@ -271,6 +271,10 @@ def _tail(reader: _Reader, after: list[Any], function: cst.FunctionDef) -> Tail:
         else:
             once += reader.add_lines
     result = uncut(result, reader.texts)
+    parts = [*inside, result, *(v for values in reader.adds.values() for v in values)]
+    page = reader.tree.imported("gradio")
+    if not all(takes_a_part(reader.tree, part, reader.texts | {reader.whole}, page) for part in parts):
+        raise _No
     whole = _kept_whole(reader, inside)
     return Tail(
         whole, result, reader.tokenizer, reader.options, inside, once, reader.gone, sets | {whole, reader.whole},

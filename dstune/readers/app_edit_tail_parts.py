@@ -62,6 +62,43 @@ def _inside(call: cst.Call, source: cst.Call) -> bool:
     return any(c is call for c in walk(source, cst.Call))
 
 
+_OF_TEXT = re.compile(
+    r"^(?:l?strip|rstrip|r?split|splitlines|r?partition|replace|removeprefix|removesuffix|lower|upper|title|capitalize|format|join|startswith|endswith"
+    r"|r?find|count|subn?|compile|findall|escape|unescape|convert|dedent|translate|expandtabs|len|str|bool|list|tuple|dict|set|sum|round|sorted|reversed"
+    r"|enumerate|zip|range|isinstance|any|all|append|extend|copy|get|items|keys|values|time|perf_counter|monotonic|now|strftime|isoformat|update)$"
+)
+"""What takes any beginning of a text: no parser, no look-up that may find nothing, nothing that costs much."""
+
+
+def takes_a_part(tree: Tree, node: cst.CSTNode, texts: set[str], page: str = "", depth: int = 3) -> bool:
+    """Whether a node may run on a text that is not finished, once for each piece. `page`: the name of gradio, whose components may.
+
+    Not where the text goes into a parser (`json.loads`), an unknown function, or an index that exists at the end only (`split("x")[1]`).
+    """
+    own = {f.name.value: f for f in tree.functions}
+    for call in walk(node, cst.Call):
+        left, name = callee(call)
+        name = name or callee_name(call)
+        if not reads_of(tree, call) & texts or (page and left.split(".")[0] == page):
+            continue
+        if left in ("", "self") and name in own and depth:
+            body = own[name].body
+            given = {n.value for p in walk(own[name].params, cst.Param) for n in [p.name]}
+            named = {n for a in walk(body, cst.Assign) for n in targets_of(a)}
+            if takes_a_part(tree, body, given | named, page, depth - 1):
+                continue
+            return False
+        if not _OF_TEXT.match(name):
+            return False
+    for part in walk(node, cst.Subscript):
+        index = part.slice[0].slice
+        if reads_of(tree, part.value) & texts and isinstance(part.value, cst.Call) and isinstance(index, cst.Index):
+            at, by = tree.code(index.value).replace(" ", ""), callee_name(part.value)
+            if not (at in ("0", "-1") and by in ("split", "rsplit")) and by not in ("partition", "rpartition", "subn"):
+                return False
+    return True
+
+
 def swapped(node: Any, old: cst.CSTNode, name: str) -> Any:
     """A node with one of its nodes replaced by a name."""
     return node.visit(_One(old, cst.Name(name)))

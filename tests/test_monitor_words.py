@@ -290,3 +290,15 @@ def test_what_was_found_before_a_load_is_not_kept_by_it() -> None:
     assert load.note([found, replace(found, cause="hot", subject="gpu0")], Evidence()) == ()
     load.running = False
     assert load.note([], Evidence()) == ()
+
+
+@pytest.mark.parametrize(
+    ("served", "assumed"),
+    [("smollm2", True), ("HuggingFaceTB/SmolLM2-1.7B-Instruct", False), ("/models/DeepSeek-R1-Distill-Qwen-1.5B-AWQ", False)],
+)
+def test_a_plan_of_a_model_that_the_server_only_hints_at_says_so(served: str, assumed: bool) -> None:
+    state = State()
+    state.take(Evidence(tuple(canned.server(models=[served]))), None)
+    found = plan.here(state, plan.Knobs())
+    assert ("model" in found.assumed) == assumed
+    assert ("(assumed: no known model is served)" in words(plan.plan_screen(found, None, 79))) == assumed

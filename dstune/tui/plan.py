@@ -81,7 +81,9 @@ def here(state: State, knobs: Knobs) -> Knobs:
     for model in [state.first("server", "model_root"), *(served if isinstance(served, list) else [])]:
         with contextlib.suppress(DstuneError):
             if model:
-                return replace(knobs, model=models.get(str(model)).id, assumed=knobs.assumed - {"model"})
+                found = models.get(str(model)).id
+                said = found.rpartition("/")[2].lower() in str(model).lower()  # `smollm2` may be any of its sizes
+                return replace(knobs, model=found, assumed=knobs.assumed - {"model"} if said else knobs.assumed)
     return knobs
 
 

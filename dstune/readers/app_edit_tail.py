@@ -126,7 +126,7 @@ class _Reader:
             raise _No
         self.gone.append(line)
         if line is not self.line:
-            self.notes += [e for e in line.leading_lines if e.comment]
+            self.note(line)
         if isinstance(small, cst.Assign | cst.AnnAssign) and small.value is finals[0] and len(targets) == 1:
             self.whole = next(iter(targets))
             self.texts |= targets
@@ -153,8 +153,14 @@ class _Reader:
             return
         if not isinstance(small, cst.Assign) or not targets_of(small) or not slicing(small.value, None):
             raise _No
-        self.notes += [e for e in line.leading_lines if e.comment]
+        self.note(line)
         self.derived |= targets_of(small)
+
+    def note(self, line: Any) -> None:
+        """Keeps the comments of a statement that goes: those above it and the one behind it."""
+        self.notes += [e for e in line.leading_lines if e.comment]
+        if line.trailing_whitespace.comment:
+            self.notes.append(cst.EmptyLine(comment=line.trailing_whitespace.comment))
 
     def other(self, line: Any, small: Any) -> None:
         self.gone.append(line)
@@ -163,6 +169,7 @@ class _Reader:
         if isinstance(small, cst.Return):
             if small.value is None:
                 raise _No
+            self.note(line)
             self.items.append(("return", line))
         elif append is not None:
             self.adds.setdefault(append[0], []).extend(append[1])

@@ -15,7 +15,17 @@ from dstune.readers.app_edit_context import Context
 from dstune.readers.app_edit_keywords import callee_name
 from dstune.readers.app_edit_sites import Program, Site, appended, bound, key_of, keyword
 from dstune.readers.app_edit_tail import Tail, tail_of
-from dstune.readers.app_edit_tree import Edits, Tree, add_import, callee, dotted, statements, walk, walk_shallow
+from dstune.readers.app_edit_tree import (
+    Edits,
+    Tree,
+    add_import,
+    callee,
+    dotted,
+    statements,
+    walk,
+    walk_shallow,
+    without_idle_import,
+)
 
 TIMEOUT = 120.0
 """Seconds without a token after which the streamer gives up: the request timeout that the fourth article configures (`server.timeout`)."""
@@ -52,7 +62,7 @@ def stream_handler(program: Program, context: Context) -> cst.Module | None:
         from dstune.readers.app_edit_page import stream_page
 
         return stream_page(program)
-    module = edits.made(tree.module)
+    module = without_idle_import(edits.made(tree.module), tree.module.code, "torch")  # no_grad went: generate has its own
     module = add_import(module, "from threading import Thread")
     return add_import(module, "from transformers import TextIteratorStreamer")
 

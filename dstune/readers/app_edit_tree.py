@@ -5,6 +5,7 @@ Nodes are LibCST's; everything that an edit does not name keeps its bytes.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -333,6 +334,25 @@ def add_import(module: cst.Module, text: str) -> cst.Module:
     elif isinstance(small, cst.Import) and tree.imported(dotted(small.names[0].name)):
         return module
     return module.with_changes(body=_with_import(list(module.body), wanted, _root(small)))
+
+
+def without_idle_import(module: cst.Module, before: str, name: str) -> cst.Module:
+    """The module without `import name` where an edit took its last use; any other mention, in a comment too, keeps it."""
+    word = rf"\b{name}\b"
+    if len(re.findall(word, module.code)) != 1 or len(re.findall(word, before)) < 2:
+        return module
+    body = list(module.body)
+    line: Any
+    for at, line in enumerate(body[:-1]):
+        small = line.body[0] if isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1 else None
+        if isinstance(small, cst.Import) and [dotted(a.name) for a in small.names] == [name] and not small.names[0].asname:
+            if any(e.comment for e in line.leading_lines) or line.trailing_whitespace.comment:
+                return module
+            below: Any = body[at + 1]
+            if line.leading_lines and not below.leading_lines:
+                body[at + 1] = below.with_changes(leading_lines=line.leading_lines)
+            return module.with_changes(body=[*body[:at], *body[at + 1 :]])
+    return module
 
 
 def _root(small: Any) -> str:

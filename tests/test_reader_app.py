@@ -263,3 +263,13 @@ def test_engines_of_fragments_without_imports_and_their_argument_classes() -> No
     assert not vllm("class LLM:\n    pass\nllm = LLM(model='a', dtype='half')\n")
     assert not vllm("LLM = pick()\nllm = LLM(model='a', dtype='half')\n")
     assert not vllm("llm = LLM(model='a', temperature=0.2)\n")
+
+
+@pytest.mark.parametrize(("device", "on_cpu"), [("cuda", False), ("cpu:0", True)])
+def test_a_load_under_a_device_is_on_it(device: str, on_cpu: bool) -> None:
+    text = (
+        "import torch\nfrom transformers import AutoModelForCausalLM\n"
+        f'with torch.device("{device}"):\n    model = AutoModelForCausalLM.from_pretrained("org/m-7b")\n'
+        'model.generate(**tok(q, return_tensors="pt").to("cuda"), max_new_tokens=400)\n'
+    )
+    assert ("model_never_on_gpu" in smells(text)) is on_cpu

@@ -88,6 +88,8 @@ def placed(seen: Seen) -> str:
         if "FastLanguageModel" in load.call.name or "from_quantized" in load.call.name:
             return "map"
     for node in seen.index.nodes:
+        if isinstance(node, ast.With) and any(_on_device(seen, item.context_expr) for item in node.items):
+            return "open"
         if not isinstance(node, ast.Call):
             continue
         name = seen.index.dotted(node.func)
@@ -107,6 +109,15 @@ def placed(seen: Seen) -> str:
             ):
                 return "cuda"
     return ""
+
+
+def _on_device(seen: Seen, context: ast.expr) -> bool:
+    """`with torch.device("cuda"):`: what is made inside is made there."""
+    return (
+        isinstance(context, ast.Call)
+        and seen.index.dotted(context.func) == "torch.device"
+        and not (context.args and str(seen.index.const(context.args[0])).startswith("cpu"))
+    )
 
 
 def _placement(seen: Seen) -> Iterator[Fact]:

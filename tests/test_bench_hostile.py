@@ -26,7 +26,7 @@ from dstune.errors import DstuneError, UnobservableError
 from dstune.load import gradio
 from dstune.load.answers import Reply, events, read, server_words
 from dstune.load.behaviour import CAUSES, interval
-from dstune.load.client import Answer, Pool, Target, now, pause
+from dstune.load.client import Answer, Pool, Target, closed_loop, now, pause
 from dstune.load.detect import Server, api_key, detect, fetch, same_place
 from dstune.load.run import Options, hidden, trial
 from dstune.load.runner import run
@@ -729,6 +729,22 @@ def test_busy_server_is_asked_for_the_whole_duration(talk: Serve) -> None:
     assert set(o["errors"]) == {"http-503"}
     assert o["errors"]["http-503"] < 14 * 4 / 0.2 / 2, "clients wait longer each time"
     assert "hopeless" not in o
+
+
+def test_a_timer_that_ends_early_is_no_reason_to_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    sleep = asyncio.sleep
+
+    async def early(seconds: float) -> None:
+        await sleep(max(0.0, seconds - 0.01))
+
+    async def ask(answer: Answer) -> None:
+        asked.append(answer.number)
+        answer.status, answer.sent = 503, 1.0
+
+    monkeypatch.setattr(asyncio, "sleep", early)
+    asyncio.run(closed_loop(ask, 1, None, 0.15, lambda answer: True))
+    assert asked == [0], "the next one is due after 0.2 s, behind the end"
 
 
 def test_retry_after_is_kept_to(talk: Serve) -> None:

@@ -332,7 +332,10 @@ async def closed_loop(ask: Ask, concurrency: int, requests: int | None, duration
             failed = await _asked(ask, answer, seen)
             refused = refused + 1 if answer.status in BUSY else 0
             if failed:
-                await asyncio.sleep(max(0.0, min(pause(answer, refused), end - now())))
+                wait, left = pause(answer, refused), end - now()
+                await asyncio.sleep(max(0.0, min(wait, left)))
+                if wait >= left:  # not by the clock: a timer may end a little early, and the rest would be spent asking
+                    return
 
     await closed(one() for _ in range(concurrency))
 

@@ -59,6 +59,19 @@ def test_no_two_parts_of_a_plan_look_the_same(engine: str) -> None:
         assert len({style for style, _ in looks}) == len({mark for _, mark in looks}) == len(looks) > 3
 
 
+def test_without_colours_parts_are_told_apart_by_their_letters(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = plan.planned(plan.Knobs())
+    assert isinstance(made, Plan)
+    marks = {palette.plan_part(name)[1] for name, _ in plan.grouped(made)}
+    coloured = "\n".join(line.plain for line in plan.plan_screen(plan.Knobs(), made, 100))
+    assert "██" in coloured
+    monkeypatch.setenv("NO_COLOR", "1")
+    lettered = "\n".join(line.plain for line in plan.plan_screen(plan.Knobs(), made, 100))
+    assert "█" not in lettered
+    assert "■" not in lettered
+    assert all(re.search(f"^ ?.*{re.escape(m)} ", lettered, re.M) for m in marks)
+
+
 def test_every_part_that_a_plan_can_have_has_its_own_look() -> None:
     names = {name.partition(":")[0] for name in words._PARTS}
     assert names <= set(palette.PLAN_PARTS)

@@ -7,7 +7,7 @@ import re
 from rich.text import Text
 
 from dstune.lang import say
-from dstune.tui.draw import Lines, bar, beside, fit, gib, graph, left, level, num, parts, right
+from dstune.tui.draw import Lines, bar, beside, fit, gib, graph, left, level, num, parts, right, sign
 from dstune.tui.palette import PART_MARKS, PART_STYLES
 from dstune.tui.split import split
 from dstune.tui.state import State
@@ -134,7 +134,7 @@ def _memory(state: State, subject: str, width: int, plain: bool) -> Text:
 def _more(state: State, subject: str, width: int, depth: int, curves: int, plain: bool) -> Lines:
     legend = Text(" " * 5, no_wrap=True)
     for part in split(state, subject):
-        legend.append((PART_MARKS[part.kind] if plain else "■") + " ", PART_STYLES[part.kind]).append(
+        legend.append(sign(PART_MARKS[part.kind], plain) + " ", PART_STYLES[part.kind]).append(
             f"{part.label} {gib(part.mib)}  "
         )
     free = state.number(subject, "memory_free_mib")

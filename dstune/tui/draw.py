@@ -1,8 +1,9 @@
-"""Bars, curves, cells and numbers as rich text. Pure. Widths are terminal cells: a Chinese character takes two."""
+"""Bars, curves, cells and numbers as rich text. Pure, but for NO_COLOR. Widths are terminal cells: a Chinese character takes two."""
 
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -126,9 +127,14 @@ def parts(shares: Sequence[tuple[float, str, str]], width: int, plain: bool = Fa
     """A bar of several parts (share of the whole, style, letter); the rest is free."""
     text, used = Text(no_wrap=True), 0
     for cells, (_, style, letter) in zip(_cells([share for share, *_ in shares], width), shares, strict=True):
-        text.append((letter if plain else "█") * cells, style)
+        text.append(sign(letter, plain, "█") * cells, style)
         used += cells
     return text.append(("." if plain else "░") * (width - used), "dim")
+
+
+def sign(letter: str, plain: bool, block: str = "■") -> str:
+    """What a part of a bar and its legend are drawn with: its letter where colours do not tell parts apart."""
+    return letter if plain or os.environ.get("NO_COLOR") else block
 
 
 def _cells(shares: Sequence[float], width: int) -> list[int]:

@@ -12,7 +12,7 @@ from dstune.lang import pick, say
 from dstune.model import Plan, Workload
 from dstune.plan.words import part_name
 from dstune.report.plan import metric_name
-from dstune.tui.draw import Lines, click, fit, flow, left, parts, wrapped
+from dstune.tui.draw import Lines, click, fit, flow, left, parts, sign, wrapped
 from dstune.tui.palette import plan_part
 from dstune.tui.state import State
 
@@ -173,7 +173,7 @@ def _budget(plan: Plan, width: int, plain: bool, total_mib: float) -> Lines:
     figures = f" {used / 1024:.1f} / {total / 1024:.1f} GiB"
     out = [parts(shares, width - len(figures), plain).append(figures, "bold red" if used > total else "bold")]
     marks = [
-        Text().append((letter if plain else "■") + " ", style).append(f"{_part(name)} {mib:,.0f} MiB")
+        Text().append(sign(letter, plain) + " ", style).append(f"{_part(name)} {mib:,.0f} MiB")
         for name, mib, (style, letter) in ((name, mib, plan_part(name)) for name, mib in groups)
     ]
     return out + flow(marks, width)

@@ -70,6 +70,42 @@ def test_what_the_text_alone_does_not_say() -> None:
     assert probes(reply(english), language="en") == set()
 
 
+def test_a_thought_that_our_own_limit_cut_is_no_fault_of_the_server() -> None:
+    thought = "<think>\nLet me see. 2^10 is"
+    assert probes(reply(thought, finish="length", output_tokens=1024), reasoning=True, limit=1024) == {"never-stops"}
+    assert probes(reply("", reasoning="Let me see", finish="length", output_tokens=1024), reasoning=True, limit=1024) == {
+        "never-stops"
+    }
+    assert probes(reply(thought, finish="length", output_tokens=300), reasoning=True, limit=1024) == {"unclosed-think"}
+    assert probes(reply("", reasoning="Let me see", finish="length", output_tokens=300), reasoning=True, limit=1024) == {
+        "empty-answer"
+    }
+    for text in (thought, "Let me see", ""):
+        assert probes(reply(text, finish="unfinished", output_tokens=90), reasoning=True, limit=1024) == set()
+    assert "never-stops" in probes(reply(SICK["phrase-loop"], finish="length", output_tokens=300), limit=1024), (
+        "cut because it loops"
+    )
+
+
+def test_time_is_up_and_what_came_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dstune.load import behave
+    from dstune.load.detect import detect
+    from dstune.load.run import Options
+    from dstune.model import Workload
+    from tests.test_load import start
+
+    process, url = start("--ttft-ms", "5", "--itl-ms", "100")
+    try:
+        monkeypatch.setattr(behave, "BUDGET_S", 2.0)
+        trial, rows = behave.behave(detect(url), Options(Workload(concurrency=4), model="mock"))
+    finally:
+        process.kill()
+        process.wait()
+    assert trial.outcome["judged"] == 4, "the others were not asked any more"
+    assert trial.outcome["requests"]["failed"] == 0
+    assert not {"never-stops", "empty-answer"} & {r["probe"] for r in rows}
+
+
 def test_runaway_cuts_early() -> None:
     assert runaway("x" * 10 + " text " * 40 + "\n" * 30)
     assert not runaway("\n" * 30), "too early to tell"

@@ -19,6 +19,10 @@ from dstune.load.stats import outcome
 from dstune.model import Trial
 
 SAMPLES = 2
+LIMIT = 1024
+"""Tokens that an answer may take at least: an R1 model thinks for some hundreds before it answers 2^10."""
+BUDGET_S = 120.0
+"""Seconds after which nothing more is asked and what still runs is judged as far as it came."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +57,9 @@ def behave(server: Server, options: Options, tick: Callable[[Live], None] | None
     hidden([r for _, r in replies], options)
     reasoning = any("think" in r.text or r.reasoning for _, r in replies) or "r1" in options.model.lower()
     judged = [
-        judge(_mended(r), Asked(q.prompt, q.language, reasoning))
+        judge(_mended(r), Asked(q.prompt, q.language, reasoning, limit(options)))
         for q, r in replies
-        if r.ok or r.error == "cut" or (r.error == "empty" and r.output_tokens)
+        if r.ok or r.error in ("cut", "unfinished") or (r.error == "empty" and r.output_tokens)
     ]
     figures = outcome([_mended(r) for _, r in replies], options.workload, {"cpu_s": time.process_time() - cpu})
     figures["judged"] = len(judged)
@@ -71,10 +75,15 @@ def behave(server: Server, options: Options, tick: Callable[[Live], None] | None
     return Trial(options.workload, dict(settings), figures), summary(judged)
 
 
+def limit(options: Options) -> int:
+    """Tokens that each answer may take."""
+    return max(options.workload.output_tokens, LIMIT)
+
+
 def _mended(reply: Reply) -> Reply:
-    """A stream that we cut because it looped is an answer, and one that did not stop."""
-    if reply.error == "cut":
-        reply.error, reply.finish = "", "length"
+    """A stream that we cut is an answer: one that did not stop where it looped, one of which the end is not known where time was up."""
+    if reply.error in ("cut", "unfinished"):
+        reply.error, reply.finish = "", "length" if reply.error == "cut" else "unfinished"
     return reply
 
 
@@ -85,10 +94,13 @@ async def _ask(
     pool = Pool(Target(server.base + ROUTE[server.dialect], options.headers, options.timeout_s, options.verify_tls))
     gate = asyncio.Semaphore(options.workload.concurrency)
     live = Live()
+    end = time.perf_counter() + BUDGET_S
 
     async def one(question: Question, answer: Answer) -> None:
         async with gate:
             answer.due = time.perf_counter()
+            if answer.due >= end:
+                return
             task = asyncio.create_task(pool.send(pool.target.request(_body(question, options, server.dialect)), answer))
             while not task.done():
                 try:
@@ -98,10 +110,11 @@ async def _ask(
                     await asyncio.gather(task, return_exceptions=True)
                     raise
                 pool.peek(answer)
-                if not task.done() and runaway(_so_far(answer)):
+                late = time.perf_counter() >= end
+                if not task.done() and (late or runaway(_so_far(answer))):
                     task.cancel()
                     await asyncio.gather(task, return_exceptions=True)
-                    answer.error = "cut"
+                    answer.error = "unfinished" if late else "cut"
             live.done += 1
             if tick is not None:
                 tick(live)
@@ -125,7 +138,7 @@ def _so_far(answer: Answer) -> str:
 def _body(question: Question, options: Options, dialect: str) -> bytes:
     body: dict[str, Any] = {
         "model": options.model,
-        "max_tokens": max(options.workload.output_tokens, 256),
+        "max_tokens": limit(options),
         "stream": True,
         "stream_options": {"include_usage": True},
         **options.extra,

@@ -22,11 +22,13 @@ _LATIN = re.compile(r"[A-Za-z]")
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What was asked: the language expected of the answer, and whether the model is one that reasons in `<think>`."""
+    """What was asked: the language expected of the answer, whether the model is one that reasons in `<think>`, and the tokens that the
+    answer could take (0: unknown)."""
 
     prompt: str = ""
     language: str = "en"
     reasoning: bool = False
+    limit: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,19 +135,23 @@ def special(text: str) -> str:
 
 
 def judge(reply: Reply, asked: Asked) -> list[Seen]:
-    """All misbehaviours of one answer."""
+    """All misbehaviours of one answer. An answer that ended at a limit below the one asked for was cut by the server's own; at ours it did
+    not stop, and a thought that it cut says nothing of the server."""
     text = reply.reasoning + reply.text
     found = [Seen(name, excerpt) for name, detect in DETECTORS.items() if (excerpt := detect(text))]
-    if reply.finish == "length":
+    early = reply.finish == "length" and 0 < (reply.output_tokens or 0) < 0.9 * asked.limit and not found
+    ours = reply.finish == "unfinished" or (reply.finish == "length" and not early)
+    if reply.finish == "length" and not early:
         found.append(Seen("never-stops", text[-80:]))
-    if not reply.text.strip() and (reply.reasoning.strip() or (reply.output_tokens or 0) > 8):
+    if not reply.text.strip() and not ours and (reply.reasoning.strip() or (reply.output_tokens or 0) > 8):
         found.append(Seen("empty-answer", reply.reasoning[-80:]))
     if reply.none_chunks:
         found.append(Seen("none-content", f"{reply.none_chunks} × content: null"))
     if asked.reasoning:
         if "<think>" in reply.text and "</think>" not in reply.text:
-            found.append(Seen("unclosed-think", reply.text[-80:]))
-        elif "</think>" not in reply.text and not reply.reasoning and "<think>" not in reply.text and reply.finish != "length":
+            if not ours:
+                found.append(Seen("unclosed-think", reply.text[-80:]))
+        elif "</think>" not in reply.text and not reply.reasoning and reply.finish not in ("length", "unfinished"):
             found.append(Seen("no-think", reply.text[:80]))
     answer = reply.text.rpartition("</think>")[2] or reply.text
     if excerpt := language(answer, asked.language):

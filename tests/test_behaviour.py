@@ -141,6 +141,18 @@ def test_doctor_comes_to_the_cause_that_a_probe_points_to(probe: str, cause: str
     assert cause in {f.cause for f in found.findings}
 
 
+@pytest.mark.parametrize(
+    ("probe", "hits", "said"),
+    [("phrase-loop", 4, False), ("phrase-loop", 12, True), ("ngram-loop", 1, False), ("endless-newlines", 2, True)],
+)
+def test_a_few_repeated_words_are_the_models_own(probe: str, hits: int, said: bool) -> None:
+    low, high = interval(hits, 24)
+    row = {"probe": probe, "hits": hits, "samples": 24, "low": low, "high": high, "excerpt": "and so on and so forth and so on"}
+    trial = {"requests": {"ok": 24, "failed": 0}, "finish": {"stop": 24}, "settings": {"server": "vllm", "stream": True}}
+    found = diagnose(derive(of_report({"trial": trial, "behaviours": [row]}, "run.json")))
+    assert ("endless-newlines" in {f.cause for f in found.findings}) is said
+
+
 def test_a_stream_that_loops_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     from dstune.load import behave
     from dstune.load.detect import detect

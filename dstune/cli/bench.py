@@ -13,6 +13,7 @@ import click
 from dstune.cli.options import Number, common, emit, empty, save
 from dstune.errors import DstuneError, Exit
 from dstune.lang import say
+from dstune.load.paths import PATHS
 from dstune.model import Report, Trial, Workload
 
 SWEEP_STEP_S = 6.0
@@ -28,7 +29,17 @@ SWEEP_STEP_S = 6.0
     )
 )
 @click.argument("url", nargs=-1, metavar="[URL | compare A B]")
-@click.option("--gradio", metavar="URL", help=say("A Gradio app, through its queue.", "Gradio 应用（走队列）。"))
+@click.option("--gradio", metavar="URL", help=say("A Gradio app, by --gradio-path.", "Gradio 应用，方式见 --gradio-path。"))
+@click.option(
+    "--gradio-path",
+    type=click.Choice(PATHS),
+    default=PATHS[0],
+    show_default=True,
+    help=say(
+        "Way into the Gradio app: queue as its page does, call (API, same queue), direct (bypasses the queue).",
+        "进入 Gradio 应用的方式：queue（与网页相同）、call（call API，同一队列）、direct（绕过队列）。",
+    ),
+)
 @click.option(
     "--local", metavar="DIR", help=say("A model directory, loaded bare by a child process.", "模型目录，由子进程直接加载。")
 )
@@ -178,6 +189,12 @@ def _agree() -> None:
     def given(name: str) -> bool:
         return context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
 
+    if given("gradio_path") and not given("gradio"):
+        raise DstuneError(
+            say("--gradio-path needs --gradio URL", "--gradio-path 需要 --gradio URL"),
+            say("no other server has these ways", "其他服务没有这些方式"),
+            "dstune bench --gradio http://127.0.0.1:7860 --gradio-path call",
+        )
     for flag, others in _ALONE.items():
         if given(flag[2:]) and (unheard := [f"--{o}" for o in others if given(o)]):
             raise DstuneError(
@@ -212,7 +229,7 @@ def _serve(url: str, o: dict[str, Any], gradio: bool = False) -> Report:
         counter(o["model_dir"])
     options = Options(
         work, o["profile"], name, length, o["requests"], True, o["warmup"], o["timeout"], headers, extra, verify_tls=not o["insecure"],
-        api_name=o["api_name"], tokenizer=o["model_dir"] or "",
+        api_name=o["api_name"], gradio_path=o["gradio_path"], tokenizer=o["model_dir"] or "",
     )  # fmt: skip
     if o["behaviour"]:
         return _talk(server, options)

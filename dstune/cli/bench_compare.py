@@ -16,7 +16,7 @@ Runs = list[dict[str, Any]]
 _SAME = (
     ("settings", "server", "server", "服务"), ("settings", "server_version", "version", "版本"), ("settings", "model", "model", "模型"),
     ("settings", "profile", "profile", "提示词"), ("workload", "output_tokens", "--max-tokens", "--max-tokens"),
-    ("settings", "device", "device", "设备"),
+    ("settings", "device", "device", "设备"), ("settings", "gradio_path", "--gradio-path", "--gradio-path"),
 )  # fmt: skip
 """What two loads should have in common, or else the difference may be theirs."""
 

@@ -134,7 +134,7 @@ def _without_proxy(url: str) -> str:
 def detect(url: str, headers: dict[str, str] | None = None, gradio: bool = False, verify_tls: bool = True) -> Server:
     """The server at a base URL, with or without `/v1` or a whole route. Raises `UnobservableError` where nothing answers.
 
-    One that has both a Gradio page and an OpenAI-compatible API is asked through the API, or with `gradio` through the page's queue.
+    One that has both a Gradio page and an OpenAI-compatible API is asked through the API, or with `gradio` as a Gradio app.
     """
     if "://" not in url:
         url = "http://" + url

@@ -1,6 +1,5 @@
-"""Gradio 4, 5 and 6 through the queue, as a browser does: join, then the event stream of the session.
-
-A direct POST to a function's route bypasses the queue while `api_open` is true, so it would measure another thing than what users get.
+"""Gradio 4, 5 and 6 by one of three ways (`paths`): the queue, as a browser does (join, then the event stream of the session), the call
+API (4.20 and later), which enters the same queue, and a direct POST to the function's route, which bypasses the queue where `api_open` lets it.
 """
 
 from __future__ import annotations
@@ -8,20 +7,26 @@ from __future__ import annotations
 import itertools
 import json
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from dstune.errors import DstuneError, UnobservableError
+from dstune.expr import Version
 from dstune.lang import say
 from dstune.load.answers import Pieces, Reply, events, refused, unpacked
 from dstune.load.client import Answer, Ask, Pool
 from dstune.load.detect import Server, fetch
+from dstune.load.paths import FIRST_VALUE
 from dstune.load.workload import prompts
 from dstune.model import parse_json
 
 _TEXT = frozenset(("textbox", "multimodaltextbox", "text", "textarea"))
 _SILENT = ("clear", "undo", "retry", "stop", "delete", "like", "example", "save", "edit")
+
+CALLS_SINCE = Version("4.20")
+"""The first Gradio with `POST call/NAME`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +42,9 @@ class Function:
     multimodal: bool = False
 
 
-def find(config: dict[str, Any], wanted: str = "") -> Function:
+def find(config: dict[str, Any], wanted: str = "", named: bool = False) -> Function:
     """The function that answers a message: the one named `wanted`, else the first that takes a text and is a generator, else that takes a text.
+    `named`: only one that has a name to be called by.
 
     Raises `DstuneError` naming the functions there are.
     """
@@ -46,7 +52,7 @@ def find(config: dict[str, Any], wanted: str = "") -> Function:
     found: list[tuple[int, Function]] = []
     for place, d in enumerate(config.get("dependencies", ())):
         name = str(d.get("api_name") or "")
-        if d.get("backend_fn") is False or (name == "False" and not d.get("queue", True)):
+        if d.get("backend_fn") is False or (name == "False" and not d.get("queue", True)) or (named and name in ("", "False")):
             continue
         components = [kinds.get(i, {}) for i in d.get("inputs", ())]
         at = next((i for i, c in enumerate(components) if c.get("type") in _TEXT), -1)
@@ -68,6 +74,11 @@ def find(config: dict[str, Any], wanted: str = "") -> Function:
         raise DstuneError(
             say(f"this Gradio app has no function {wanted!r}", f"这个 Gradio 应用没有函数 {wanted!r}")
             if wanted
+            else say(
+                "this Gradio app has no function with an API name that takes a text",
+                "这个 Gradio 应用没有带 API 名称且接收文本的函数",
+            )
+            if named
             else say("this Gradio app has no function that takes a text", "这个 Gradio 应用没有接收文本的函数"),
             names,
             "--api-name NAME",
@@ -83,18 +94,57 @@ def _default(component: dict[str, Any]) -> Any:
 
 
 def asker(
-    server: Server, profile: str, pool: Pool, warm: bool = False, wanted: str = "", lane: tuple[int, int] = (0, 1)
-) -> Ask:
-    """Sends one message through the queue; both steps stand in one answer, timed from the join. `lane`: see `Options`."""
+    server: Server, profile: str, pool: Pool, warm: bool = False, wanted: str = "", lane: tuple[int, int] = (0, 1), path: str = "queue"
+) -> Ask:  # fmt: skip
+    """Sends one message by a path of `PATHS`; where it takes two steps both stand in one answer, timed from the first. `lane`: see `Options`."""
+    if path == "call" and (version := Version(server.version)).parts and version < CALLS_SINCE:
+        raise DstuneError(
+            say(f"Gradio {server.version} has no call API", f"Gradio {server.version} 没有 call API"),
+            say(f"it came with {CALLS_SINCE}", f"{CALLS_SINCE} 才加入"),
+            f"dstune bench --gradio {server.base}",
+        )
     status, _, body = fetch(f"{server.base}/config", dict(pool.target.headers), verify_tls=pool.target.verify_tls)
     try:
-        function = find(parse_json(body), wanted)
+        function = find(parse_json(body), wanted, path == "call")
     except (ValueError, AttributeError, KeyError, TypeError):
         raise UnobservableError(
             say(f"{server.base}/config is no Gradio configuration", f"{server.base}/config 不是 Gradio 配置"), f"HTTP {status}"
         ) from None
     texts = prompts(profile)
     route = urlsplit(server.base).path.rstrip("/") + function.prefix  # an app mounted under a path of another one
+    name = quote(function.name.strip("/"), safe="")
+
+    async def post(where: str, body: dict[str, Any], answer: Answer) -> bool:
+        await pool.send(pool.target.request(json.dumps(body).encode(), route + where), answer)
+        return not answer.error and answer.status == 200
+
+    async def listen(where: str, first: Answer, answer: Answer) -> None:
+        await pool.send(pool.target.request(b"", route + where, "GET"), answer)
+        answer.sent = first.sent
+
+    async def queue(data: list[Any], first: Answer, answer: Answer) -> bool:
+        session = secrets.token_hex(6)
+        join = {"data": data, "fn_index": function.number, "session_hash": session, "event_data": None, "trigger_id": None}
+        if joined := await post("/queue/join", join, first):
+            await listen(f"/queue/data?session_hash={session}", first, answer)
+        return joined
+
+    async def call(data: list[Any], first: Answer, answer: Answer) -> bool:
+        if not await post(f"/call/{name}", {"data": data}, first) or not (event := _event_id(first)):
+            return False
+        await listen(f"/call/{name}/{event}", first, answer)
+        return True
+
+    async def direct(data: list[Any], first: Answer, answer: Answer) -> bool:
+        unnamed = function.name in ("", "False")
+        await post(
+            "/run/predict" if unnamed else f"/run/{name}",
+            {"data": data} | ({"fn_index": function.number} if unnamed else {}),
+            first,
+        )
+        return False
+
+    way = {"queue": queue, "call": call, "direct": direct}[path]
 
     async def ask(answer: Answer) -> None:
         number = lane[0] + lane[1] * answer.number
@@ -103,32 +153,93 @@ def asker(
             prompt = f"[{number + 1}] {prompt}"
         data = list(function.inputs)
         data[function.prompt_at] = {"text": prompt, "files": []} if function.multimodal else prompt
-        session = secrets.token_hex(6)
-        join = {"data": data, "fn_index": function.number, "session_hash": session, "event_data": None, "trigger_id": None}
         first = Answer(answer.number, answer.due)
-        await pool.send(pool.target.request(json.dumps(join).encode(), f"{route}/queue/join"), first)
-        if first.error or first.status != 200:
-            for name in ("sent", "ended", "status", "headers", "pieces", "error", "detail"):
-                setattr(answer, name, getattr(first, name))
-            return
-        await pool.send(pool.target.request(b"", f"{route}/queue/data?session_hash={session}", "GET"), answer)
-        answer.sent = first.sent
+        if not await way(data, first, answer):
+            for field in ("sent", "ended", "status", "headers", "pieces", "error", "detail"):
+                setattr(answer, field, getattr(first, field))
 
     return ask
 
 
+def _event_id(answer: Answer) -> str:
+    """The id that a call was given; "" where the answer is no such thing."""
+    try:
+        found = parse_json(b"".join(p for _, p in unpacked(answer)))["event_id"]
+    except (ValueError, KeyError, TypeError):
+        return ""
+    return quote(found, safe="") if isinstance(found, str) else ""
+
+
+def reader(path: str) -> Callable[[Answer], Reply]:
+    """What makes a reply of an answer that came by this path."""
+    return {"queue": read, "call": read_call, "direct": read_direct}[path]
+
+
 def read(answer: Answer) -> Reply:
-    """The reply of one event stream. Tokens are events with new text: Gradio counts none."""
+    """The reply of one event stream of a session. Tokens are events with new text: Gradio counts none."""
+    return _read(answer, _told, queued=True)
+
+
+def read_call(answer: Answer) -> Reply:
+    """The reply of one event stream of the call API. Tokens are counted as those of the queue."""
+    return _read(answer, _called, queued=True)
+
+
+def read_direct(answer: Answer) -> Reply:
+    """The reply of one direct call, which comes in one piece."""
+    return _read(answer, _whole, queued=False)
+
+
+def _read(answer: Answer, understand: Callable[[Pieces, Reply], None], queued: bool) -> Reply:
     reply = Reply(answer.due, answer.sent, answer.ended, error=answer.error, detail=answer.detail, lag=answer.lag)
     pieces = unpacked(answer)
     if refused(answer, reply, pieces):
-        reply.error = "queue-full" if answer.status == 503 else reply.error
+        reply.error = "queue-full" if queued and answer.status == 503 else reply.error
         return reply
     try:
-        _told(pieces, reply)
-    except (TypeError, AttributeError, KeyError, IndexError, ValueError):  # events of another shape than Gradio's
+        understand(pieces, reply)
+    except (TypeError, AttributeError, KeyError, IndexError, ValueError):  # of another shape than Gradio's
         reply.error = reply.error or "no-json"
     return reply
+
+
+def _called(pieces: Pieces, reply: Reply) -> None:
+    """Events of the call API: `generating` and `complete` carry all outputs, `heartbeat` nothing. `error` carries words, or nothing: what
+    a function raised is in it since Gradio 6.13."""
+    stamps: list[float] = []
+    outputs: list[Any] = []
+    ended = False
+    for stamp, name, raw in events(pieces):
+        if name not in (b"generating", b"complete", b"error"):
+            continue
+        value = parse_json(raw)
+        if name == b"error":
+            words = value.get("error") or value.get("title") if isinstance(value, dict) else value
+            reply.error, reply.detail, reply.ended, ended = "server-error", str(words or ""), stamp, True
+            break
+        if not isinstance(value, list):
+            raise TypeError
+        if text_of(value) != text_of(outputs):
+            stamps.append(stamp)
+        outputs = value
+        if name == b"complete":
+            reply.ended, reply.finish, ended = stamp, "stop", True
+            break
+    if not ended and not reply.error:
+        reply.error = "truncated" if outputs else "no-json"
+    _settled(outputs, stamps, reply)
+
+
+def _whole(pieces: Pieces, reply: Reply) -> None:
+    """The one body of a direct call. Where the function yields it says `is_generating` and holds the first value."""
+    if reply.error:
+        return
+    body = parse_json(b"".join(p for _, p in pieces))
+    outputs = body["data"]
+    if not isinstance(outputs, list):
+        raise TypeError
+    reply.finish = FIRST_VALUE if body.get("is_generating") else "stop"
+    _settled(outputs, [reply.ended], reply)
 
 
 def _told(pieces: Pieces, reply: Reply) -> None:
@@ -160,6 +271,11 @@ def _told(pieces: Pieces, reply: Reply) -> None:
             break
         elif message == "unexpected_error":
             reply.error, reply.detail = "server-error", str(event.get("message") or "")
+    _settled(outputs, stamps, reply)
+
+
+def _settled(outputs: list[Any], stamps: list[float], reply: Reply) -> None:
+    """Puts what was shown at last, and when there was new text, into the reply."""
     reply.text, reply.stamps = text_of(outputs), tuple(stamps)
     if reply.finish and reply.error == "truncated":
         reply.error = ""

@@ -15,6 +15,7 @@ from dstune.load.answers import Reply, read
 from dstune.load.client import BUSY, Answer, Ask, Pool, Target, closed_loop, more_files, now, open_loop
 from dstune.load.count import counter, recount
 from dstune.load.detect import Server
+from dstune.load.paths import told
 from dstune.load.runner import run
 from dstune.load.shape import shape
 from dstune.load.stats import outcome
@@ -51,6 +52,8 @@ class Options:
     lane: tuple[int, int] = (0, 1)
     """(number of the first request, step): workers share the numbers, so that no two send the same prompt."""
     api_name: str = ""
+    gradio_path: str = "queue"
+    """Which way a Gradio app is asked: one of `paths.PATHS`."""
     tokenizer: str = ""
     give_up: int = 0
     """Failures without a single answer after which a load ends at once; 0: see `HOPELESS`."""
@@ -188,7 +191,7 @@ async def _watched(
     go: Callable[[], None] | None,
     cpu: float,
 ) -> Raw:
-    seen = _Seen(_reader(server))
+    seen = _Seen(_reader(server, options))
     interrupted, hopeless, opened = await _main(server, options, seen, live, tick, go)
     spent = time.process_time() - cpu
     replies = seen.all()
@@ -221,6 +224,9 @@ def judged(server: Server, options: Options, parts: Sequence[Raw]) -> Trial:
         "url": server.base, "server": server.kind, "server_version": server.version, "model": served or options.model, "profile": options.profile,
         "dialect": server.dialect, "stream": options.stream, "warmup": options.warmup,
     }  # fmt: skip
+    if server.dialect == "gradio":
+        path = options.gradio_path
+        settings |= {"gradio_path": path, "gradio_path_says": told(path), "stream": options.stream and path != "direct"}
     return Trial(options.workload, settings, figures)
 
 
@@ -236,12 +242,12 @@ def hidden(replies: list[Reply], options: Options) -> list[Reply]:
     return replies
 
 
-def _reader(server: Server) -> Callable[[Answer], Reply]:
+def _reader(server: Server, options: Options) -> Callable[[Answer], Reply]:
     """What makes a reply of an answer of this dialect."""
     if server.dialect == "gradio":
-        from dstune.load.gradio import read as read_gradio
+        from dstune.load import gradio
 
-        return read_gradio
+        return gradio.reader(options.gradio_path)
     return read
 
 
@@ -250,7 +256,7 @@ def _asker(server: Server, options: Options, pool: Pool) -> Ask:
     if server.dialect == "gradio":
         from dstune.load import gradio
 
-        return gradio.asker(server, options.profile, pool, options.warm, options.api_name, options.lane)
+        return gradio.asker(server, options.profile, pool, options.warm, options.api_name, options.lane, options.gradio_path)
     body = Bodies(
         options.profile,
         options.model,

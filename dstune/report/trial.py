@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dstune.lang import say
+from dstune.load.paths import FIRST_VALUE, PATHS, told
 from dstune.model import Trial
 from dstune.report.text import cells, wrap
 
@@ -176,15 +177,8 @@ def _server(settings: dict[str, Any]) -> str:
 
 
 def _path(settings: dict[str, Any]) -> list[str]:
-    """Which way a Gradio app was asked: there are two, and they measure different things."""
-    if settings.get("dialect") != "gradio":
-        return []
-    return [
-        say(
-            "through the app's queue, as its page does (a direct call of the function bypasses the queue)",
-            "经由应用的队列，与网页相同（直接调用函数会绕过队列）",
-        )
-    ]
+    """Which way a Gradio app was asked: they measure different things."""
+    return [told(str(settings.get("gradio_path") or PATHS[0]))] if settings.get("dialect") == "gradio" else []
 
 
 def doubts(o: dict[str, Any]) -> list[str]:
@@ -195,6 +189,13 @@ def doubts(o: dict[str, Any]) -> list[str]:
             say("! the client was the bottleneck: these figures are not the server's", "! 瓶颈在客户端：这些数字不代表服务端")
         )
     out += early(o)
+    if cut := (o.get("finish") or {}).get(FIRST_VALUE):
+        out.append(
+            say(
+                f"! {cut} answers are the first value of a function that yields: only the queue continues it, so nothing here is a whole answer (--gradio-path queue)",
+                f"! {cut} 个回答只是逐步返回（yield）的函数的第一个值：只有队列会让它继续执行，因此这些都不是完整回答（--gradio-path queue）",
+            )
+        )
     if late := o.get("unfinished"):
         n, longest = late["requests"], late["longest_s"]
         out.append(

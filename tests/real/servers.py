@@ -132,6 +132,6 @@ def llamacpp(port: int, *flags: str) -> list[str]:
     ]  # fmt: skip
 
 
-def gradio(venv: str, port: int, app: str = "chat.py") -> list[str]:
+def gradio(venv: str, port: int, app: str = "chat.py", *more: str) -> list[str]:
     """One of the apps in tests/real/apps."""
-    return [python(venv), str(HERE / "apps" / app), str(port)]
+    return [python(venv), str(HERE / "apps" / app), str(port), *more]

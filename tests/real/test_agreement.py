@@ -17,10 +17,11 @@ import pytest
 from dstune.cli.bench_beside import Beside
 from dstune.load.answers import Reply
 from dstune.load.detect import detect
+from dstune.load.paths import FIRST_VALUE
 from dstune.load.run import Options, trial
 from dstune.model import Workload
 from tests.real import servers
-from tests.real.servers import Server
+from tests.real.servers import Server, free_port
 
 MS, SHARE = 10.0, 0.03
 ROWS: list[tuple[str, str, float, float]] = []
@@ -139,13 +140,18 @@ def truth(request: pytest.FixtureRequest, logs: Path) -> Callable[[], list[dict[
     return lambda: [json.loads(line) for line in file.read_bytes()[before:].decode().splitlines()]
 
 
-@pytest.mark.parametrize(("name", "truth"), [("gradio6", "gradio6"), ("gradio4", "gradio4")], indirect=["truth"])
-def test_gradio(name: str, truth: Callable[[], list[dict[str, Any]]], request: pytest.FixtureRequest) -> None:
+GRADIO = {"gradio6": "Gradio 6.31", "gradio4": "Gradio 4.33"}
+
+
+@pytest.mark.parametrize("path", ["queue", "call"])
+@pytest.mark.parametrize(("name", "truth"), [(n, n) for n in GRADIO], indirect=["truth"])
+def test_gradio(name: str, path: str, truth: Callable[[], list[dict[str, Any]]], request: pytest.FixtureRequest) -> None:
+    """Queue and call API show the same app: as many tokens, the same first tokens. Only the queue tells its wait."""
     app: Server = request.getfixturevalue(name)
-    figures, replies = load(app.url, 6, 3, 32, warmup=0)
+    figures, replies = load(app.url, 6, 3, 32, warmup=0, gradio_path=path)
     shift = time.time() - time.perf_counter()
     told = truth()
-    label = f"Gradio {'6.31' if name == 'gradio6' else '4.33'}, 3 clients"
+    label = f"{GRADIO[name]}, {path}, 3 clients"
     tokens_agree(label, figures["output_tokens"], sum(len(t["stamps"]) for t in told))
     assert figures["tokens_counted_by"] == "events"
     ours = sorted(r.stamps[0] + shift for r in replies)
@@ -154,7 +160,51 @@ def test_gradio(name: str, truth: Callable[[], list[dict[str, Any]]], request: p
     # Gradio 4's event stream looks for news every 50 ms (routes.py, check_rate): a user waits half of it more than the app knows.
     poll = 25.0 if name == "gradio4" else 0.0
     ttft_agrees(label, figures["ttft_ms"]["mean"] - poll, figures["ttft_ms"]["mean"] - 1e3 * lag)
+    assert figures["at_once"]["streaming_peak"] == 2, "two at once, as the app says, by both ways"
+    if path == "call":
+        assert "queue_ms" not in figures.get("server", {})
+        return
     started = statistics.fmean(t["begin"] for t in told) - statistics.fmean(r.due + shift for r in replies)
     ROWS.append((label, "mean wait in the queue, ms", figures["server"]["queue_ms"], 1e3 * started))
     assert figures["server"]["queue_ms"] == pytest.approx(1e3 * started, abs=MS + SHARE * 1e3 * started)
-    assert figures["at_once"]["streaming_peak"] == 2, "two at once, as the app says"
+
+
+@pytest.mark.parametrize("name", GRADIO)
+def test_gradio_direct_brings_the_first_value_of_a_function_that_yields(name: str, request: pytest.FixtureRequest) -> None:
+    app: Server = request.getfixturevalue(name)
+    figures, replies = load(app.url, 3, 3, 32, warmup=0, gradio_path="direct")
+    assert {r.text for r in replies} == {"tok0 "}
+    assert figures["finish"] == {FIRST_VALUE: 3}
+
+
+def at_once(told: list[dict[str, Any]]) -> int:
+    return max(sum(o["begin"] < t["end"] and t["begin"] < o["end"] for o in told if o["begin"] <= t["begin"]) for t in told)
+
+
+@pytest.mark.parametrize("name", GRADIO)
+def test_gradio_paths_and_the_concurrency_limit(name: str, tmp_path: Path, logs: Path) -> None:
+    """One at a time by queue and call API; a direct call does not wait, and is refused where the app is not open to it."""
+    file, port = tmp_path / "truth", free_port()
+
+    def asked(path: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        file.unlink(missing_ok=True)
+        figures, _ = load(f"http://127.0.0.1:{port}", 3, 3, 32, warmup=0, gradio_path=path)
+        return figures, [json.loads(line) for line in file.read_text().splitlines()]
+
+    def app(how: str) -> Any:
+        command = servers.gradio(name, port, "whole.py", how)
+        return servers.serve(command, port, "/config", logs / f"{name}-{how}.log", {"CHAT_TRUTH": str(file)})
+
+    with app("open"):
+        for path, most in (("queue", 1), ("call", 1), ("direct", 3)):
+            figures, told = asked(path)
+            assert len(told) == 3
+            assert at_once(told) == most, f"{path}: {told}"
+            ROWS.append((f"{GRADIO[name]}, limit 1, {path}, 3 clients", "mean whole answer, ms (theirs: the function)", figures["e2e_ms"]["mean"], statistics.fmean(1e3 * (t["end"] - t["begin"]) for t in told)))  # fmt: skip
+    with app("closed"):
+        server = detect(f"http://127.0.0.1:{port}")
+        options = Options(Workload(concurrency=1), requests=2, duration_s=30, warmup=0, gradio_path="direct")
+        refused, _ = trial(server, options)
+        assert refused.outcome["errors"] == {"http-404": 2}
+        assert "does not accept direct HTTP POST requests" in refused.outcome["error_words"]["http-404"]
+        assert asked("call")[0]["requests"]["ok"] == 3

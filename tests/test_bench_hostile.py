@@ -554,9 +554,7 @@ def test_workers_leave_with_a_parent_that_was_killed() -> None:
 
 
 def test_ctrl_c_while_behaviour_is_asked_gives_the_report_so_far() -> None:
-    process, url = start(
-        "--ttft-ms", "5", "--itl-ms", "0.5"
-    )  # an answer that takes a second would be cut, and the server counts whole ones
+    process, url = start("--ttft-ms", "5", "--itl-ms", "2")
     try:
         asking = subprocess.Popen(
             [sys.executable, "-m", "dstune", "bench", url, "--behaviour", "-c", "1"], stdout=subprocess.PIPE, text=True
@@ -565,7 +563,7 @@ def test_ctrl_c_while_behaviour_is_asked_gives_the_report_so_far() -> None:
         while time.monotonic() < end:
             time.sleep(0.2)
             with urllib.request.urlopen(f"{url}/stats") as f:
-                if json.load(f)["requests"] >= 2:
+                if json.load(f)["asked"] >= 3:  # one client: two were answered, or cut since they loop
                     break
         asking.send_signal(signal.SIGINT)
         out, _ = asking.communicate(timeout=20)
@@ -658,7 +656,7 @@ def test_server_that_restarts_is_not_refused_thousands_of_times() -> None:
     """A port that nobody listens on for the whole load: each client asks ten times a second, and the load ends early."""
     found, _ = trial(Server("mock", "http://127.0.0.1:1", ("mock",)), Options(Workload(concurrency=2), duration_s=3, warmup=0))
     assert set(found.outcome["errors"]) == {"refused"}
-    assert 20 <= found.outcome["requests"]["failed"] <= 40
+    assert 8 <= found.outcome["requests"]["failed"] <= 40, "a busy machine wakes clients late, never early"
 
 
 def busy(slots: int, answer_s: float, retry: str = "") -> Callable[[Any, Any], Any]:

@@ -44,6 +44,7 @@ class Mock:
     ) -> None:
         self.ttft, self.itl, self.tokens, self.kind, self.metrics = ttft_ms / 1e3, itl_ms / 1e3, tokens, kind, metrics
         self.done: list[tuple[float, list[float], int]] = []
+        self.asked = 0
         self.cpu0 = cpu()
         self.busy_until = 0.0
         self.random = random.Random(7)
@@ -57,6 +58,7 @@ class Mock:
             return [sum(v) / len(v), v[len(v) // 2], v[min(len(v) - 1, int(0.99 * len(v)))]] if v else []
 
         out = {
+            "asked": self.asked,  # answers that the client cut included
             "requests": len(self.done),
             "chunks": sum(len(ts) for _, ts, _ in self.done),
             "cpu_s": cpu() - self.cpu0,
@@ -203,6 +205,7 @@ class Talk(asyncio.Protocol):
             return
         out = b""
         if k == 0:
+            mock.asked += 1
             out = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
             if "role-first" in words:
                 out += frame(mock.event(chat, None, role=True))

@@ -656,7 +656,9 @@ def test_server_that_restarts_is_not_refused_thousands_of_times() -> None:
     """A port that nobody listens on for the whole load: each client asks ten times a second, and the load ends early."""
     found, _ = trial(Server("mock", "http://127.0.0.1:1", ("mock",)), Options(Workload(concurrency=2), duration_s=3, warmup=0))
     assert set(found.outcome["errors"]) == {"refused"}
-    assert 8 <= found.outcome["requests"]["failed"] <= 40, "a busy machine wakes clients late, never early"
+    assert 8 <= found.outcome["requests"]["failed"] <= 62, (
+        "two clients, ten times a second, for three seconds at most; late where the machine is busy"
+    )
 
 
 def busy(slots: int, answer_s: float, retry: str = "") -> Callable[[Any, Any], Any]:

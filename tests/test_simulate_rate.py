@@ -122,7 +122,7 @@ def test_fixed_lengths_have_a_way_out_too_and_the_least_memory_still_gets_slots(
 def test_a_lossier_format_is_taken_where_the_least_lossy_one_would_stand_idle() -> None:
     """16 bit leaves a T4 room for one sequence: 900 replicas that wait for nobody to come. INT4 holds the rate on a few."""
     plan = on_3060(card="t4")
-    assert plan.pareto[0].quality_loss_pct == 6
+    assert plan.pareto[0].quality_loss_pct == 3, "INT4 of a 7B"
     assert plan.capacity.replicas < 20
     alone = on_3060(card="t4", engine="transformers").capacity
     assert "stands idle to keep the limits: with 1 at once" in " ".join(capacity_text(alone, 1).split())

@@ -163,6 +163,16 @@ def test_a_program_that_answers_nothing_is_no_gain(verify: Run, tmp_path: Path) 
     assert data["sides"][0]["silent"]
 
 
+@pytest.mark.parametrize("order", ["before", "after"])
+def test_a_program_whose_first_answers_fail_is_not_asked_the_rest(verify: Run, tmp_path: Path, order: str) -> None:
+    """The questions that were not asked count as unanswered; to look for their answers ended the command as a bug of its own."""
+    good, breaks = program(tmp_path / "good", 10), silent(tmp_path / "breaks", "error-stream")
+    done = verify(*map(str, (breaks, good) if order == "before" else (good, breaks)), *SHORT, "--json")
+    data = json.loads(done.stdout)
+    assert done.returncode == (0 if order == "before" else 1), done.stderr
+    assert {v["claim"]: v["verdict"] for v in data["verdicts"]}["failed"] == ("better" if order == "before" else "worse")
+
+
 def test_a_program_that_hangs_is_not_waited_for_at_every_question(verify: Run, tmp_path: Path) -> None:
     good, hangs = program(tmp_path / "good", 10), silent(tmp_path / "hangs", "hang")
     done = verify(str(good), str(hangs), *SHORT, "--timeout", "1")

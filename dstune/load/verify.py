@@ -146,6 +146,8 @@ def measured(
             "read": part,
         }
         interrupted = bool(part.get("interrupted"))
+        if not interrupted:
+            answers += [""] * (len(asked) - len(answers))  # those that were not asked any more, since the first ones failed
         if not number and not interrupted and replies and all(_nothing(r) for r in replies):
             raise _silent(replies)
         seen += [r for r in replies if r.error != "empty"]

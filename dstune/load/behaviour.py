@@ -140,8 +140,8 @@ def judge(reply: Reply, asked: Asked) -> list[Seen]:
     text = reply.reasoning + reply.text
     found = [Seen(name, excerpt) for name, detect in DETECTORS.items() if (excerpt := detect(text))]
     early = reply.finish == "length" and 0 < (reply.output_tokens or 0) < 0.9 * asked.limit and not found
-    ours = reply.finish == "unfinished" or (reply.finish == "length" and not early)
-    if reply.finish == "length" and not early:
+    ours = reply.finish in ("length", "unfinished") and not early
+    if ours and reply.finish == "length":
         found.append(Seen("never-stops", text[-80:]))
     if not reply.text.strip() and not ours and (reply.reasoning.strip() or (reply.output_tokens or 0) > 8):
         found.append(Seen("empty-answer", reply.reasoning[-80:]))

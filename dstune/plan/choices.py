@@ -31,6 +31,15 @@ def _t(en: str, zh: str) -> Text:
     return {"en": en, "zh": zh}
 
 
+def _int4_cost(params: float) -> tuple[str, str]:
+    """What INT4 costs a model of so many parameters, in words."""
+    if params >= SEVEN_B:
+        return "up to 3 % of the score", "至多 3% 的成绩"
+    if 1e9 < params < 3e9:
+        return "about 6 % of this 1.5B's score", "约 6% 的成绩"
+    return "part of the score (about 6 % on a 1.5B, at most 3 % from 7B on)", "一部分成绩（1.5B 约 6%，7B 起至多 3%）"
+
+
 def settings(best: Candidate, wish: Wish) -> Iterator[Setting]:
     """Every setting that differs from the engine's default or carries the plan."""
     yield from {"vllm": _vllm, "sglang": _sglang, "llama.cpp": _llamacpp, "transformers": _transformers}[best.ask.engine](
@@ -44,7 +53,7 @@ def _dtype(best: Candidate, engine: str) -> Setting:
     if ask.dtype == "float16" and reason:
         return Setting(f"{engine}.dtype", "float16", reason, "CUDA C++ programming guide, compute capabilities")
     gib = best.memory.weights_gib
-    if ask.model.dtype not in ("bfloat16", "float16"):
+    if ask.model.dtype == "float32":
         return Setting(
             f"{engine}.dtype", ask.dtype,
             _t(f"half of the checkpoint's {ask.model.dtype}: {gib:.2f} GiB of weights", f"检查点是 {ask.model.dtype}，减半：权重 {gib:.2f} GiB"),
@@ -249,20 +258,7 @@ def _formats(best: Candidate, found: list[Candidate], wish: Wish) -> Iterator[Re
     other = replace(ask, scheme=small)
     saved = best.memory.weights_gib - weights(m, ask.dtype, small).total / 2**30 / (ask.gpus if ask.engine == "vllm" else 1)
     now, then = speed(ask).decode, speed(other).decode
-    about = (
-        "about 6 % of this 1.5B's score"
-        if 1e9 < m.params < 3e9
-        else "up to 3 % of the score"
-        if m.params >= SEVEN_B
-        else "part of the score (about 6 % on a 1.5B, at most 3 % from 7B on)"
-    )
-    ueber = (
-        "约 6% 的成绩"
-        if 1e9 < m.params < 3e9
-        else "至多 3% 的成绩"
-        if m.params >= SEVEN_B
-        else "一部分成绩（1.5B 约 6%，7B 起至多 3%）"
-    )
+    about, ueber = _int4_cost(m.params)
     yield Rejected(
         small.replace("awq-int4", "AWQ/GPTQ INT4"),
         _t(

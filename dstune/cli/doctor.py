@@ -43,7 +43,7 @@ _SEVERITY = {"error": 3, "warning": 2, "info": 1}
 )
 @click.option(
     "--behaviour", is_flag=True,
-    help=say("Ask the server at --endpoint what brings runaway text out (half a minute).", "向 --endpoint 的服务提问，检查文本是否失控（约半分钟）。"),
+    help=say("Ask the server at --endpoint what brings runaway text out (two minutes at most).", "向 --endpoint 的服务提问，检查文本是否失控（至多两分钟）。"),
 )  # fmt: skip
 @click.option("--metrics", type=click.Path(), help=say("A saved /metrics scrape.", "保存下来的 /metrics。"))
 @click.option(

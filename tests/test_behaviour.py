@@ -87,6 +87,7 @@ def test_a_thought_that_our_own_limit_cut_is_no_fault_of_the_server() -> None:
     )
 
 
+@pytest.mark.slow
 def test_time_is_up_and_what_came_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     from dstune.load import behave
     from dstune.load.detect import detect

@@ -16,6 +16,8 @@ from dstune.load.evidence import facts
 from dstune.probes.nvidia_timeline import summary
 from tests.test_load import start
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

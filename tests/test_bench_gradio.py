@@ -26,6 +26,8 @@ from dstune.load.workers import trial as trial_of_many
 from dstune.model import Trial, Workload
 from dstune.report.trial import trial_text, trials_text
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 VERSIONS = ("4.33.0", "5.49.1", "6.31.0")
 TOKENS, TTFT, ITL = 12, 50.0, 10.0

@@ -530,6 +530,7 @@ def test_full_disk_does_not_cost_the_report(run_dstune: Any) -> None:
     assert stat.S_ISCHR(os.stat("/dev/full").st_mode)
 
 
+@pytest.mark.slow
 def test_workers_leave_with_a_parent_that_was_killed() -> None:
     process, url = start("--ttft-ms", "5", "--itl-ms", "2")
     parent = subprocess.Popen(
@@ -553,6 +554,7 @@ def test_workers_leave_with_a_parent_that_was_killed() -> None:
         process.wait()
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_behaviour_is_asked_gives_the_report_so_far() -> None:
     process, url = start("--ttft-ms", "5", "--itl-ms", "2")
     try:
@@ -603,6 +605,7 @@ def test_ctrl_c_pressed_twice_still_ends_with_the_report(workers: tuple[str, ...
     assert asking.returncode in (0, -signal.SIGINT), "a signal that comes when all is said finds an interpreter that is leaving"
 
 
+@pytest.mark.slow
 def test_several_processes_tell_their_progress() -> None:
     from dstune.load.run import Live
     from dstune.load.workers import trial as trial_of_many
@@ -652,6 +655,7 @@ def _runs(pid: int) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_server_that_restarts_is_not_refused_thousands_of_times() -> None:
     """A port that nobody listens on for the whole load: each client asks ten times a second, and the load ends early."""
     found, _ = trial(Server("mock", "http://127.0.0.1:1", ("mock",)), Options(Workload(concurrency=2), duration_s=3, warmup=0))
@@ -699,6 +703,7 @@ def quick(kind: str, text: bytes, status: str) -> Callable[[Any, Any], Any]:
     return handle
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "text", "status", "error"),
     [
@@ -721,6 +726,7 @@ def test_failure_under_a_good_status_is_not_asked_thousands_of_times(
     assert time.monotonic() - begin < 5
 
 
+@pytest.mark.slow
 def test_busy_server_is_asked_for_the_whole_duration(talk: Serve) -> None:
     """16 clients, room for 2: most are refused before the first answer is there; the load goes on, and clients come back later."""
     url = talk(busy(2, 1.2))
@@ -749,6 +755,7 @@ def test_a_timer_that_ends_early_is_no_reason_to_ask_again(monkeypatch: pytest.M
     assert asked == [0], "the next one is due after 0.2 s, behind the end"
 
 
+@pytest.mark.slow
 def test_retry_after_is_kept_to(talk: Serve) -> None:
     url = talk(busy(0, 1.0, "Retry-After: 2\r\n"))
     found, _ = trial(Server("mock", url, ("mock",)), Options(Workload(concurrency=5), duration_s=3, warmup=0))
@@ -803,6 +810,7 @@ def test_every_probe_has_a_name() -> None:
     assert set(_PROBES) == set(CAUSES)
 
 
+@pytest.mark.slow
 def test_load_that_ends_early_says_so() -> None:
     found, _ = trial(Server("mock", "http://127.0.0.1:1", ("mock",)), Options(Workload(concurrency=4), duration_s=9, warmup=0))
     assert found.outcome["hopeless"]

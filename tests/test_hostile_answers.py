@@ -74,6 +74,7 @@ def test_no_http_is_no_answer(answer: bytes, liar: Callable[..., str]) -> None:
         fetch(liar([answer]) + "/v1/models")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece", [b"x", b"HTTP/1.1 100 Continue\r\n\r\n"])
 def test_a_trickle_is_given_up(piece: bytes, liar: Callable[..., str]) -> None:
     url = liar([b"HTTP/1.1 100 Continue\r\n\r\n", piece], 0.05)

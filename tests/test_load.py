@@ -250,6 +250,7 @@ def test_outcome_of_nothing() -> None:
     assert figures["ttft_ms"] is None
 
 
+@pytest.mark.slow
 def test_a_server_that_never_ends_does_not_hold_the_load(mock: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What runs at the end of the duration gets as long again, not the whole timeout of a request; what is cut is told apart."""
     monkeypatch.setattr("dstune.load.run.GRACE_S", 0.5)
@@ -332,6 +333,7 @@ def test_local_gives_what_it_has_when_it_is_interrupted(tmp_path: Path) -> None:
     assert json.loads(out)["trial"]["interrupted"] is True
 
 
+@pytest.mark.slow
 def test_ctrl_c_gives_the_report_so_far(mock: str) -> None:
     command = [sys.executable, "-m", "dstune", "bench", mock, "-c", "4", "--max-tokens", "12", "--duration", "60s", "--json"]
     for workers in ([], ["--workers", "2"]):
@@ -398,6 +400,7 @@ def test_tokens_by_a_tokenizer_where_the_server_says_nothing(mock: str, tmp_path
         load(mock, "mock:no-usage", n=1, tokenizer=str(tmp_path / "nowhere"))
 
 
+@pytest.mark.slow
 def test_a_load_that_only_fails_ends_early(mock: str) -> None:
     begin = time.monotonic()
     found, _ = trial(

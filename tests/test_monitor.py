@@ -349,6 +349,7 @@ class Live:
         self.closed.set()
 
 
+@pytest.mark.slow
 def test_card_lost_server_down_driver_stuck_and_all_back() -> None:
     whole = canned.samples(60)[-1]
     live = Live(whole)
@@ -475,6 +476,7 @@ def mock() -> Iterator[int]:
     child.wait()
 
 
+@pytest.mark.slow
 def test_two_loads_are_compared_and_reach_the_doctor(mock: int) -> None:
     seen: list[Evidence] = []
 

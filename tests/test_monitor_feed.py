@@ -440,6 +440,7 @@ def test_log_of_a_container_is_followed_through_its_restart(engine: Path, kind: 
     log.pieces.close()  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_log_of_a_container_that_is_replaced(engine: Path) -> None:
     """`docker compose up` makes a new one of the same name."""
     log = Followed("docker:web")

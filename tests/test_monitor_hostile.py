@@ -37,6 +37,7 @@ def reasons(gpus: GpuWatch) -> list[str]:
     return [i.reason for i in gpus.latest() if isinstance(i, Gap) and i.name == "*"]
 
 
+@pytest.mark.slow
 def test_a_driver_that_hung_is_called_so_until_it_answers(
     snapshot: Callable[..., Path], watch: Callable[..., GpuWatch], monkeypatch: pytest.MonkeyPatch
 ) -> None:

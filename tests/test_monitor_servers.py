@@ -19,6 +19,8 @@ from dstune.tui.overview import overview
 from dstune.tui.state import State
 from tests import monitor_samples as canned
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 QUEUE = ROOT / "tests" / "data" / "scenario_queue.prom"
 

@@ -16,6 +16,8 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
 LAUNCH = "#!/bin/sh\nexec vllm serve deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B --max-model-len 8192 --max-num-seqs 4\n"
+PATIENCE_S = 120
+"""For one word to tmux. It answers in milliseconds, but a shared machine has once stood still for more than 20 seconds."""
 
 
 class Terminal:
@@ -27,7 +29,7 @@ class Terminal:
 
     def tmux(self, *words: str) -> str:
         done = subprocess.run(
-            ["tmux", "-f", "/dev/null", "-S", self.socket, *words], capture_output=True, text=True, timeout=20
+            ["tmux", "-f", "/dev/null", "-S", self.socket, *words], capture_output=True, text=True, timeout=PATIENCE_S
         )
         return done.stdout
 
@@ -47,14 +49,18 @@ class Terminal:
     def screen(self) -> str:
         return self.tmux("capture-pane", "-p", "-t", "t")
 
-    def until(self, *words: str, seconds: float = 40) -> str:
+    def until(self, *words: str, seconds: float = 60) -> str:
+        """The screen that shows all words. Raises `AssertionError` when it is late, but only after a hundred looks: a machine that
+        stands still for a while spends the seconds, not the looks."""
         end = time.monotonic() + seconds
-        while time.monotonic() < end:
+        looks = 0
+        while looks < 100 or time.monotonic() < end:
             shown = self.screen()
             if all(re.search(w, shown) for w in words):
                 return shown
             time.sleep(0.1)
-        raise AssertionError(f"never seen: {words}\n{self.screen()}")
+            looks += 1
+        raise AssertionError(f"never seen: {words}\n{shown}")
 
     def child(self) -> int:
         """Process id of the monitor in the pane."""
@@ -163,7 +169,7 @@ def test_every_way_out_gives_the_terminal_back(
         terminal.keys(how)
     else:
         os.kill(terminal.child(), how)
-    shown = terminal.until(f"STATUS {status}", r"(^|\s)echo", r"(^|\s)icanon", seconds=15)
+    shown = terminal.until(f"STATUS {status}", r"(^|\s)echo", r"(^|\s)icanon")
     assert "RTX 4090" not in shown  # the alternate screen is left
     assert not re.search(r"(^|\s)-(echo|icanon)(\s|$)", shown)
 
@@ -206,8 +212,8 @@ def test_log_of_a_container_and_nobody_left_behind(
         terminal.keys(how)
     else:
         os.kill(terminal.child(), how)
-    terminal.until(r"STATUS \d+", seconds=20)
-    end = time.monotonic() + 5
+    terminal.until(r"STATUS \d+")
+    end = time.monotonic() + 20
     while Path(f"/proc/{child}").exists():
         assert time.monotonic() < end, "docker logs -f is still there"
         time.sleep(0.05)

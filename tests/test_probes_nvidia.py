@@ -191,6 +191,7 @@ def test_old_driver_without_newer_symbols(probe: Callable[..., Evidence]) -> Non
     assert "v1" in source
 
 
+@pytest.mark.slow
 def test_driver_that_stops_answering_becomes_a_gap(probe: Callable[..., Evidence]) -> None:
     start = time.monotonic()
     evidence = probe("stuck", deadline_s=3)

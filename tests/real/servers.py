@@ -61,10 +61,10 @@ class Server:
 def launch(
     command: Sequence[str], log: Path, env: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> subprocess.Popen[bytes]:
-    """The process in a group of its own, output in `log`."""
+    """The process in a group of its own, output in `log`. It is nicer than the tests, whose client and screen must not wait for it."""
     with log.open("ab") as out:
         return subprocess.Popen(
-            command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True, cwd=cwd,
+            ["nice", "-n", "5", *command], stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True, cwd=cwd,
             env={**os.environ, **QUIET, **NO_PROXY, **(env or {})},
         )  # fmt: skip
 

@@ -15,7 +15,7 @@ from textual.widgets import ContentSwitcher
 
 from dstune import lang
 from dstune.model import Diagnosis, Evidence, Fact, Gap
-from dstune.tui.app import Monitor
+from dstune.tui.app import Monitor, Sampled
 from dstune.tui.dialogs import Confirm, Help
 from dstune.tui.doing import Actions
 from dstune.tui.feed import CannedFeed
@@ -24,7 +24,7 @@ from tests import monitor_samples as canned
 
 
 async def until(pilot: Any, seen: Callable[[], bool], what: str = "") -> None:
-    for _ in range(400):
+    for _ in range(1500):
         await pilot.pause(0.01)
         if seen():
             return
@@ -47,6 +47,18 @@ def session(
             await test(pilot, used)
 
     asyncio.run(run())
+
+
+def test_a_sample_that_comes_before_the_panels_or_after_them() -> None:
+    async def early(pilot: Any, app: Monitor) -> None:
+        evidence = app.evidence()
+        for panel in ("status", "overview", "body"):
+            await app.screen.query_one(f"#{panel}").remove()
+            app.post_message(Sampled(evidence, None))
+            await pilot.press("2", "3", "down", "end", "1")
+        assert app.screen_name == "overview"
+
+    session(early)
 
 
 def test_a_look_around() -> None:

@@ -100,7 +100,7 @@ def test_load_goes_to_the_server_that_is_chosen(pair: tuple[Server, Server]) -> 
 
     async def choose(pilot: Any, app: Monitor) -> None:
         app.load_seconds = 0.8
-        await until(pilot, lambda: len(app.urls()) == 2, "both servers")
+        await until(pilot, lambda: len(app.state.urls()) == 2, "both servers")
         await pilot.press("3")
         assert first.url in app.text_of()
         await pilot.press("e")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import threading
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any, ClassVar
@@ -85,10 +84,9 @@ class Monitor(App[int]):
         self.plan: Any = None
         self.run_facts: tuple[Fact, ...] = ()
         self.load_seconds = 0.0
-        self.start_screen, self.note = start, ""
+        self.screen_name, self.note = start, ""
         self.sampler = Sampler(feed, self.actions.diagnose, self.beside, self._say)
-        self._ended, self._log_idle = threading.Event(), threading.Event()
-        self._log_thread = threading.Thread(target=self._follow, name="log", daemon=True)
+        self.follower = follow.Follower(log, lambda text: self.post_message(LogGrew(text)))
         self._reveal = True
         self._load_task: Any = None
         if plain:
@@ -97,7 +95,7 @@ class Monitor(App[int]):
     def compose(self) -> ComposeResult:
         """Tabs, the five screens, a status line."""
         yield Panel("tabs", self.plain)
-        with ContentSwitcher(initial=self.start_screen, id="body"):
+        with ContentSwitcher(initial=self.screen_name, id="body"):
             for name in SCREENS:
                 panel = Panel(name, self.plain)
                 panel.set_class(self.plain, "plain")
@@ -108,9 +106,8 @@ class Monitor(App[int]):
         """Starts the threads and draws the empty screen."""
         self._on_signals()
         self.sampler.start()
-        if self.log_state.source:
-            self._log_thread.start()
-        if self.start_screen == "plan":
+        self.follower.start()
+        if self.screen_name == "plan":
             self._plan()
         self.call_after_refresh(self.draw)
 
@@ -129,20 +126,6 @@ class Monitor(App[int]):
             self.post_message(Sampled(*what))
         else:
             self.post_message(Told(str(what or ""), what is None))
-
-    def _follow(self) -> None:
-        for text in follow.follow(self.log_state.source):
-            if self._ended.is_set():
-                return
-            if text:
-                self.post_message(LogGrew(text))
-            else:
-                self._log_idle.set()
-                self._ended.wait(0.4)
-
-    def log_read(self) -> bool:
-        """Whether the followed log was read to where it ended."""
-        return not self.log_state.source or self._log_idle.is_set()
 
     def beside(self) -> Evidence:
         """What is known beside the feed."""
@@ -185,21 +168,11 @@ class Monitor(App[int]):
             self.plan = None  # it was asked for before the first sample named the card
             self._plan()
         if not self.load.url:
-            self.load.url = next(iter(self.urls()), "")
+            self.load.url = next(iter(self.state.urls()), "")
         if self.load.running:
             cards = self.state.subjects("gpu")
             self.load.gpu.append(self.state.number(cards[0], "utilization_pct") if cards else None)
         self.draw()
-
-    def urls(self) -> list[str]:
-        """Addresses of the servers, as the load takes them."""
-        found = []
-        for server in self.state.subjects("server"):
-            if url := self.state.value(server, "url"):
-                found.append(str(url))
-            elif port := self.state.value(server, "port"):
-                found.append(f"http://127.0.0.1:{port}")
-        return list(dict.fromkeys(found))
 
     def _texts(self) -> None:
         """A new diagnosis: lines that its evidence may cite (files given, the followed log), marks in the log, what a load made appear."""
@@ -231,18 +204,19 @@ class Monitor(App[int]):
         """The terminal changed."""
         self.call_after_refresh(self.draw)
 
-    @property
-    def screen_name(self) -> str:
-        """The screen that shows."""
-        return str(self.screen_stack[0].query_one("#body", ContentSwitcher).current) if self.screen_stack else self.start_screen
+    def _mounted(self) -> bool:
+        """Whether there are panels to draw on."""
+        names = ("body", self.screen_name, "tabs", "status")
+        return self.is_running and bool(self.screen_stack) and all(self.screen_stack[0].query(f"#{name}") for name in names)
 
     def draw(self, only: str = "") -> None:
         """Draws the visible screen (`only`: if it is this one)."""
-        if not self.is_running or not self.screen_stack or not self.screen_stack[0].query("#body"):
+        if not self._mounted():  # a sample comes when it comes: before the panels are there, or after they have gone
             return
         base, name = self.screen_stack[0], self.screen_name
         if only and only != name:
             return
+        base.query_one("#body", ContentSwitcher).current = name
         width, height = self.size.width, self.size.height
         panel = base.query_one(f"#{name}", Panel)
         row = -1
@@ -278,14 +252,14 @@ class Monitor(App[int]):
         if name == "doctor":
             return doctor.doctor(self.state, self.view, width, self.plain)
         if name == "load":
-            return load.load_screen(self.load, self.state, width, height, self.plain, len(self.urls())), -1
+            return load.load_screen(self.load, self.state, width, height, self.plain, len(self.state.urls())), -1
         if name == "plan":
             return plan.plan_screen(self.knobs, self.plan, width, self.plain), -1
         return logs.log_screen(self.log_state, width, height), -1
 
     def show(self, name: str) -> None:
         """Another screen."""
-        self.screen_stack[0].query_one("#body", ContentSwitcher).current = name
+        self.screen_name = name
         if name == "plan" and self.plan is None:
             self._plan()
         self.draw()
@@ -343,7 +317,7 @@ class Monitor(App[int]):
             self.view.chosen = min(max(0, self.view.chosen + step), max(0, len(doctor.rows(self.state)) - 1))
         elif self.screen_name == "log":
             self.log_state.turn(-step, self.size.height - 3)
-        else:
+        elif self._mounted():
             self.screen_stack[0].query_one(f"#{self.screen_name}", Panel).scroll_relative(y=step, animate=False)
         self.draw()
 
@@ -358,7 +332,7 @@ class Monitor(App[int]):
             at = values.index(self.load.concurrency) if self.load.concurrency in values else 3
             self.load.concurrency = values[(at + step) % len(values)]
         elif self.screen_name == "load" and key == "engine":
-            urls = self.urls()
+            urls = self.state.urls()
             if urls and not self.load.running:
                 self.load.url = urls[(urls.index(self.load.url) + step) % len(urls)] if self.load.url in urls else urls[0]
         elif self.screen_name == "plan":
@@ -433,11 +407,9 @@ class Monitor(App[int]):
 
     def on_unmount(self) -> None:
         """Ends the threads and what the feed started."""
-        self._ended.set()
         self.sampler.stop()
         self.feed.close()
-        if self._log_thread.is_alive():
-            self._log_thread.join(1.0)  # it ends the program that follows the log
+        self.follower.stop()
 
     def text_of(self, name: str = "") -> str:
         """What a screen says, as text (tests)."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 
 from dstune.lang import say
@@ -130,3 +131,37 @@ def _pieces(child: subprocess.Popen[bytes]) -> Generator[bytes, None, None]:
         child.kill()
         child.wait()
         child.stdout.close()
+
+
+class Follower:
+    """Follows a log (none: "") on a thread of its own, and gives each piece of text to `tell`, on that thread."""
+
+    def __init__(self, source: str, tell: Callable[[str], object]) -> None:
+        self.source, self.tell = source, tell
+        self._over, self._idle = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="log", daemon=True)
+
+    def start(self) -> None:
+        """Begins to read."""
+        if self.source:
+            self._thread.start()
+
+    def read(self) -> bool:
+        """Whether the log was read to where it ended."""
+        return not self.source or self._idle.is_set()
+
+    def stop(self) -> None:
+        """Ends the thread, and with it the program that follows the log."""
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join(1.0)
+
+    def _run(self) -> None:
+        for text in follow(self.source):
+            if self._over.is_set():
+                return
+            if text:
+                self.tell(text)
+            else:
+                self._idle.set()
+                self._over.wait(0.4)

@@ -34,7 +34,7 @@ async def picture(app: Monitor, size: tuple[int, int], keys: tuple[str, ...] = (
         for _ in range(600):
             await pilot.pause(0.05)
             seen = app.state.ended or (app.feed.live and app.state.diagnosed and app.state.samples > 3)
-            if seen and app.log_read():
+            if seen and app.follower.read():
                 break
         await pilot.pause()
         app.judge_again()

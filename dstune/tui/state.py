@@ -121,6 +121,16 @@ class State:
         """The value of the first subject of a family that has it."""
         return next((v for s in self.subjects(family) if (v := self.value(s, name)) is not None), None)
 
+    def urls(self) -> list[str]:
+        """Addresses of the servers, as the load takes them."""
+        found = []
+        for server in self.subjects("server"):
+            if url := self.value(server, "url"):
+                found.append(str(url))
+            elif port := self.value(server, "port"):
+                found.append(f"http://127.0.0.1:{port}")
+        return list(dict.fromkeys(found))
+
     def gap(self, subject: str) -> Gap | None:
         """Why a subject could not be read."""
         return next((g for g in self.evidence.gaps if g.subject == subject), None)

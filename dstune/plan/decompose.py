@@ -8,19 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
-from dstune.catalog import gpus, models
-from dstune.catalog.models import ModelSpec
+from dstune.catalog import gpus
 from dstune.errors import DstuneError
 from dstune.lang import say
-from dstune.model import Evidence, MemoryLine, Value, family_of, parse_json
-from dstune.plan import quant
+from dstune.model import Evidence, MemoryLine, Value, family_of
 from dstune.plan.ask import Ask
 from dstune.plan.estimate import band
 from dstune.plan.memory import Memory, kv_per_token, memory
-from dstune.plan.rows import checkpoint_dtype, with_card_dtype
+from dstune.plan.process_ask import Own, ask_of, number, served, settings_of, spec_of
 
 MIB = 2**20
 KINDS = ("weights", "kv", "activations", "graphs", "workspace", "context", "allocator", "other")
@@ -96,9 +93,6 @@ class Holder:
         return sum(p.mib for p in self.parts if p.kind == kind)
 
 
-Own = Mapping[str, Value]
-
-
 def table(evidence: Evidence) -> dict[str, dict[str, Value]]:
     """Facts by subject; the first of a name counts."""
     found: dict[str, dict[str, Value]] = {}
@@ -130,14 +124,8 @@ def _larger(subject: str, facts: Own, own: Mapping[str, Own]) -> Value:
         (s, f) for s, f in own.items()
         if family_of(s) == "process" and (f.get("launched_by"), f.get("gpu")) == (facts["launched_by"], facts.get("gpu"))
     ]  # fmt: skip
-    most, first = max(mates, key=lambda m: _number(m[1].get("memory_mib")) or 0.0)
+    most, first = max(mates, key=lambda m: number(m[1].get("memory_mib")) or 0.0)
     return None if most == subject else first.get("pid")
-
-
-def settings_of(facts: Own) -> dict[str, str]:
-    """`process.settings` as a table: `vllm.max_model_len` → `8192`."""
-    listed = facts.get("settings")
-    return {name: value for name, _, value in (str(p).partition("=") for p in (listed if isinstance(listed, list) else []))}
 
 
 def _holder(subject: str, facts: Own, card: str, own: Mapping[str, Own]) -> Holder:
@@ -158,19 +146,21 @@ def _holder(subject: str, facts: Own, card: str, own: Mapping[str, Own]) -> Hold
     answers = own.get(server, {})
     version = base.version or (str(answers.get("version") or "") if answers.get("engine") == said == engine else "")
     shown = f"{engine} {version}" if said != engine and version and said not in _WRAPPING else version
-    base = replace(base, version=shown, model=base.model or _served(answers))
+    base = replace(base, version=shown, model=base.model or served(answers))
     if base.mib is None:
         return replace(base, why=say("the driver does not say how much it holds", "驱动不提供该进程的显存占用"))
     try:
-        spec = _spec(base.model, engine, facts, answers)
-        board = gpus.find(str(own.get(card, {}).get("name") or ""), _number(own.get(card, {}).get("memory_total_mib")))
+        spec = spec_of(base.model, engine, facts, answers)
+        board = gpus.find(str(own.get(card, {}).get("name") or ""), number(own.get(card, {}).get("memory_total_mib")))
     except DstuneError as error:
         return replace(base, why=" ".join(filter(None, (error.what, error.next))))
-    share, total = _cards(facts, own), _number(own.get(card, {}).get("memory_total_mib"))
-    reserved = _number(own.get(card, {}).get("memory_reserved_mib"))
+    share, total = _cards(facts, own), number(own.get(card, {}).get("memory_total_mib"))
+    reserved = number(own.get(card, {}).get("memory_reserved_mib"))
     visible = slice_of(facts, own.get(card, {})) or (total - reserved if total and reserved else 0.0)
     try:
-        ask, assumed = _ask(engine, "" if said in _WRAPPING else version, spec, board, share, visible, settings, facts, answers)
+        ask, assumed = ask_of(
+            engine, "" if said in _WRAPPING else version, spec, board, share, visible, settings, facts, answers
+        )
         return _parts(replace(base, assumed=assumed, guessed=not settings), ask, facts, server, own)
     except (DstuneError, ValueError, ArithmeticError, KeyError) as error:
         return replace(base, why=getattr(error, "what", "") or f"{type(error).__name__}: {error}")
@@ -183,15 +173,6 @@ def slice_of(process: Own, card: Own, what: str = "mig_slice_total_mib") -> Any:
         return None
     at = instances.index(process["mig_instance"])
     return values[at] if at < len(values) else None
-
-
-def _served(answers: Own) -> str:
-    listed = answers.get("models")
-    return str(answers.get("model_root") or (listed[0] if isinstance(listed, list) and listed else ""))
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _cards(facts: Own, own: Mapping[str, Own]) -> int:
@@ -219,136 +200,6 @@ def _server(holder: Holder, facts: Own, settings: Mapping[str, str], own: Mappin
     return next((s for s in mine if "kv_tokens" in servers[s] or "kv_usage_pct" in servers[s]), mine[0] if mine else "")
 
 
-def _list(value: Value) -> list[str]:
-    return [str(v) for v in value] if isinstance(value, list) else []
-
-
-def _spec(name: str, engine: str, facts: Own, answers: Own) -> ModelSpec:
-    text = facts.get("model_config")
-    if isinstance(text, str):
-        return _of_config(name, text)
-    blind = engine == "llama.cpp" or "quantization" in str(
-        answers.get("command") or ""
-    )  # the id does not tell how wide they are
-    for known in (name, str(answers.get("model_root") or ""), *_list(answers.get("models"))):
-        if known and not blind:
-            try:
-                return models.find(known)
-            except DstuneError:
-                continue
-    raise DstuneError(
-        say(f"model config not found{f' for {name}' if name else ''}:", f"未找到模型配置{f'（{name}）' if name else ''}："), "",
-        say("give --model DIR", "请给出 --model 目录"),
-    )  # fmt: skip
-
-
-@lru_cache(maxsize=32)
-def _of_config(name: str, text: str) -> ModelSpec:
-    """The catalogue's row where its shape is the config's (its counts are exact), else the config's own."""
-    try:
-        data: Any = parse_json(text)
-        spec = models.from_config(data, name=name)
-    except (ValueError, TypeError, AttributeError, ArithmeticError, IndexError) as error:
-        raise DstuneError(
-            say("config.json describes no model", "config.json 描述的不是模型"), str(error), say("give --model DIR", "请给出 --model 目录")
-        ) from None  # fmt: skip
-    if data.get("gguf"):
-        return replace(spec, quant=str(data["gguf"]), dtype="float16")
-    for known in models.rows():
-        same = (known.hidden, known.layers, known.vocab, known.intermediate, known.kv_heads, known.tied)
-        if same == (spec.hidden, spec.layers, spec.vocab, spec.intermediate, spec.kv_heads, spec.tied):
-            return replace(known, quant=spec.quant, dtype=spec.dtype, id=known.id if known.short in name else spec.id)
-    return spec
-
-
-def _dtype(text: str, engine: str, version: str, spec: ModelSpec) -> tuple[str, str]:
-    """(dtype, scheme) in memory; `text` as a command line or a program gives it."""
-    word = text.removeprefix("torch.").strip("'\"")
-    if engine == "llama.cpp":
-        return quant.parse(spec.quant or "F16", engine)
-    scheme = spec.quant
-    if word in ("", "auto"):
-        own = word and engine == "transformers"  # "auto" there is the checkpoint's, in any version
-        return (spec.dtype if own and spec.dtype in quant.BYTES else checkpoint_dtype(spec, engine, version)), scheme
-    return quant.parse(word, engine, scheme)[0], scheme
-
-
-def _ask(
-    engine: str, version: str, spec: ModelSpec, board: gpus.Gpu, cards: int, visible: float, settings: Mapping[str, str], facts: Own, answers: Own
-) -> tuple[Ask, tuple[str, ...]]:  # fmt: skip
-    """The configuration of a process, and what had to be assumed."""
-    prefix = {"llama.cpp": "llamacpp", "transformers": "transformers"}.get(engine, engine)
-
-    def given(*names: str) -> str:
-        return next((settings[n] for name in names if (n := name if "." in name else f"{prefix}.{name}") in settings), "")
-
-    def whole(*names: str) -> int:
-        text = given(*names)
-        return int(float(text)) if text.replace(".", "", 1).isdigit() else 0
-
-    def fraction(*names: str) -> float:
-        text = given(*names)
-        return float(text) if text.replace(".", "", 1).isdigit() else 0.0
-
-    assumed = []
-    if not settings:
-        assumed.append(say("no settings were readable: the engine's defaults", "读不到设置：按引擎默认值"))
-    dtype, scheme = _dtype(given("dtype", "hfserve.dtype"), engine, version, spec)
-    asked = given("quantization", "hfserve.quantization").lower()
-    if given("load_in_4bit") == "True" or "nf4" in asked or "4bit" in asked or "4-bit" in asked:
-        scheme = "bnb-nf4"
-    elif given("load_in_8bit") == "True" or asked in ("int8", "8bit", "8-bit"):
-        scheme = "bnb-int8"
-    elif asked in ("fp8", "bitsandbytes") and not scheme:
-        scheme = {"fp8": "fp8", "bitsandbytes": "bnb-nf4"}[asked]
-    ask = Ask(engine, board, spec, version=version, dtype=dtype, scheme=scheme, total_mib=visible)
-    if engine == "vllm":
-        parallel = whole("tensor_parallel_size") * max(1, whole("pipeline_parallel_size"))
-        ask = replace(
-            ask, gpus=parallel or cards, split="pipeline" if whole("pipeline_parallel_size") > 1 else "",
-            utilization=fraction("gpu_memory_utilization") or _number(answers.get("gpu_memory_utilization")) or 0.0,
-            max_len=whole("max_model_len") or int(_number(answers.get("max_model_len")) or 0), max_seqs=whole("max_num_seqs"),
-            batched_tokens=whole("max_num_batched_tokens"), eager=given("enforce_eager") == "True", lora=given("enable_lora") == "True",
-            kv_dtype=_kv(given("kv_cache_dtype")), cpu_offload_mib=1024 * fraction("cpu_offload_gb"),
-            chunked={"True": True, "False": False}.get(given("enable_chunked_prefill")),
-        )  # fmt: skip
-    elif engine == "sglang":
-        ask = replace(
-            ask, gpus=whole("tp_size") or cards, utilization=fraction("mem_fraction_static") or _number(answers.get("mem_fraction_static")) or 0.0,
-            max_len=whole("context_length"), max_seqs=whole("max_running_requests"), kv_dtype=_kv(given("kv_cache_dtype")),
-        )  # fmt: skip
-    elif engine == "llama.cpp":
-        slots, each = _number(answers.get("slots")), _number(answers.get("slot_context"))
-        context = whole("ctx_size") or int((slots or 1) * (each or 0)) or spec.context
-        layers = given("n_gpu_layers")
-        ask = replace(
-            ask, gpus=cards, max_len=context, batch=1, parallel=1, micro_batch=whole("ubatch_size"), kv_dtype=given("cache_type_k"),
-            gpu_layers=int(layers) if layers.lstrip("-").isdigit() and int(layers) < 999 else -1,
-            attention="" if given("flash_attn").lower() in ("off", "0", "false") else "on",
-        )  # fmt: skip
-        if not layers:
-            assumed.append(say("every layer on the card (no -ngl given)", "所有层都在显卡上（未给 -ngl）"))
-    else:
-        static = given("generate.cache_implementation") == "static"
-        attention = given("attn_implementation", "hfserve.attn_implementation")
-        output = whole("generate.max_new_tokens") or 512
-        ask = replace(
-            ask, attention=attention if attention in ("eager", "sdpa", "flash_attention_2") else "", batch=max(1, whole("max_batch_size")),
-            prompt=512, output=output, cache="static" if static else "dynamic", max_len=whole("max_cache_len") if static else 0,
-        )  # fmt: skip
-        if static and ask.batch > 1:
-            ask = replace(ask, prompt=max(1, 2048 // ask.batch), output=1)
-        else:
-            assumed.append(
-                say(f"one request of 512 prompt and {output} answer tokens at a time", f"一次一个请求：提示词 512、回答 {output} token")
-            )  # fmt: skip
-    return with_card_dtype(ask), tuple(assumed)
-
-
-def _kv(text: str) -> str:
-    return "" if text == "auto" else text
-
-
 def _parts(holder: Holder, ask: Ask, facts: Own, server: str, own: Mapping[str, Own]) -> Holder:
     """The parts of the process, read figures in place of estimates."""
     mem = memory(ask)
@@ -357,7 +208,7 @@ def _parts(holder: Holder, ask: Ask, facts: Own, server: str, own: Mapping[str, 
     parts = [_part(line, ask, cards) for line in mem.lines if line.part != "other processes"]
     parts = _from_files(parts, ask, mem, facts)
     answers = own.get(server, {})
-    tokens = _number(answers.get("kv_tokens"))
+    tokens = number(answers.get("kv_tokens"))
     parts = _from_log(parts, ask, holder, own)
     if tokens and mem.kv_tokens is not None and not any(p.read for p in parts if p.kind == "kv"):
         each = _pool(mem) / mem.kv_tokens if mem.kv_tokens else kv_per_token(ask.model) / MIB
@@ -365,7 +216,7 @@ def _parts(holder: Holder, ask: Ask, facts: Own, server: str, own: Mapping[str, 
     else:
         tokens = mem.kv_tokens
     total = sum(p.mib for p in parts)
-    used = _number(answers.get("kv_usage_pct"))
+    used = number(answers.get("kv_usage_pct"))
     pool = sum(p.mib for p in parts if p.kind == "kv")
     done = replace(
         holder, parts=tuple(sorted(parts, key=lambda p: KINDS.index(p.kind))), low=low * total, high=high * total, kv_tokens=tokens,
@@ -395,7 +246,7 @@ def _part(line: MemoryLine, ask: Ask, cards: int) -> Part:
 
 def _from_files(parts: list[Part], ask: Ask, mem: Memory, facts: Own) -> list[Part]:
     """GGUF weights lie in the file as they lie on the card: its size corrects what the file type alone does not tell."""
-    size = _number(facts.get("model_files_mib"))
+    size = number(facts.get("model_files_mib"))
     guess = mem.weights_gib * 1024
     if ask.engine != "llama.cpp" or not size or not guess or not 0.7 < size / guess < 1.4:
         return parts
@@ -419,7 +270,7 @@ def _from_log(parts: list[Part], ask: Ask, holder: Holder, own: Mapping[str, Own
         f.get("launched_by") or f.get("pid") for s, f in own.items() if family_of(s) == "process" and f.get("engine") == holder.engine
     }  # fmt: skip
     for kind, family, name in _LOG.get(ask.engine, ()) if len(heads) == 1 else ():
-        value = _number(own.get(family, {}).get(name))
+        value = number(own.get(family, {}).get(name))
         if value is not None and (value or kind == "graphs"):
             parts = _replaced(parts, kind, value, "", say("the engine's log", "引擎日志"))
     return parts

@@ -10,7 +10,19 @@ from typing import Any
 
 import click
 
-from dstune.cli.options import Number, common, emit, empty, save
+from dstune.cli.options import (
+    Number,
+    api_key_file_option,
+    api_name_option,
+    common,
+    emit,
+    empty,
+    profile_option,
+    report_option,
+    save,
+    served_option,
+    timeout_option,
+)
 from dstune.errors import DstuneError, Exit
 from dstune.lang import say
 from dstune.load.paths import PATHS
@@ -67,12 +79,7 @@ SWEEP_STEP_S = 6.0
     type=click.IntRange(min=1),
     help=say("Number of requests (the duration still bounds).", "请求数（时长仍为上限）。"),
 )
-@click.option(
-    "--profile",
-    default="chat",
-    show_default=True,
-    help=say("chat, math, code, zh, long, or a file: a prompt a line.", "chat、math、code、zh、long，或每行一个提示词的文件。"),
-)
+@profile_option
 @click.option(
     "--max-tokens",
     type=click.IntRange(min=1),
@@ -80,9 +87,7 @@ SWEEP_STEP_S = 6.0
     show_default=True,
     help=say("Output tokens asked for.", "请求的输出 token 数。"),
 )
-@click.option(
-    "--model", default="", help=say("Model name to ask for (default: the first one served).", "请求的模型名（默认取第一个）。")
-)
+@served_option
 @click.option(
     "--temperature",
     type=Number(0, 100),
@@ -96,13 +101,7 @@ SWEEP_STEP_S = 6.0
 @click.option(
     "--slo-itl", type=Number(0, min_open=True), help=say("Objective per output token in ms (goodput).", "每 token 目标，毫秒。")
 )
-@click.option(
-    "--timeout",
-    type=Number(0.01, 86400),
-    default=120.0,
-    show_default=True,
-    help=say("Seconds until a request counts as failed.", "请求超时秒数。"),
-)
+@timeout_option
 @click.option(
     "--warmup",
     type=click.IntRange(min=0),
@@ -130,20 +129,16 @@ SWEEP_STEP_S = 6.0
         "服务不报告 token 数时，用该目录的 tokenizer.json 统计。",
     ),
 )
-@click.option("--api-name", default="", help=say("Function of a Gradio app.", "Gradio 应用的函数名。"))
+@api_name_option
 @click.option("--python", help=say("Interpreter for --local.", "--local 使用的 Python。"))
 @click.option(
     "--random-weights",
     is_flag=True,
     help=say("With --local: the shape of config.json, random weights.", "配合 --local：只用 config.json 的结构，随机权重。"),
 )
-@click.option(
-    "--api-key-file",
-    type=click.Path(),
-    help=say("File with the API key (else OPENAI_API_KEY).", "含 API key 的文件（否则用 OPENAI_API_KEY）。"),
-)
+@api_key_file_option
 @click.option("--insecure", is_flag=True, help=say("Accept any TLS certificate.", "接受任何 TLS 证书。"))
-@click.option("-o", "out", type=click.Path(), help=say("Write the report as JSON to a file.", "把 JSON 报告写入文件。"))
+@report_option
 @common
 def command(url: tuple[str, ...], gradio: str | None, local: str | None, out: str | None, as_json: bool, **options: Any) -> int:
     _agree()

@@ -141,6 +141,23 @@ vram_limit_option = _shared(
     "--vram-limit", type=click.FloatRange(0.5), words=("Most GiB that the server may take.", "服务最多占用的显存（GiB）。")
 )
 
+profile_option = _shared(
+    "--profile", default="chat", show_default=True,
+    words=("chat, math, code, zh, long, or a file: a prompt a line.", "chat、math、code、zh、long，或每行一个提示词的文件。"),
+)  # fmt: skip
+served_option = _shared(
+    "--model", default="", words=("Model name to ask for (default: the first one served).", "请求的模型名（默认取第一个）。")
+)
+api_name_option = _shared("--api-name", default="", words=("Function of a Gradio app.", "Gradio 应用的函数名。"))
+api_key_file_option = _shared(
+    "--api-key-file", type=click.Path(), words=("File with the API key (else OPENAI_API_KEY).", "含 API key 的文件（否则用 OPENAI_API_KEY）。")
+)  # fmt: skip
+report_option = _shared("-o", "out", type=click.Path(), words=("Write the report as JSON to a file.", "把 JSON 报告写入文件。"))
+timeout_option = _shared(
+    "--timeout", type=Number(0.01, 86400), default=120.0, show_default=True,
+    words=("Seconds until a request counts as failed.", "请求超时秒数。"),
+)  # fmt: skip
+
 
 def load_evidence(paths: Sequence[str]) -> Evidence:
     """Evidence of saved files; a folder gives its newest recording. Raises `DstuneError` for what is none."""

@@ -9,7 +9,16 @@ from typing import Any
 
 import click
 
-from dstune.cli.options import common, empty
+from dstune.cli.options import (
+    api_key_file_option,
+    api_name_option,
+    common,
+    empty,
+    profile_option,
+    report_option,
+    served_option,
+    timeout_option,
+)
 from dstune.cli.verify_sides import Measured, Side, command_side, like, measure, saved, side_of, talk
 from dstune.errors import DstuneError, Exit, UnobservableError
 from dstune.lang import say
@@ -51,12 +60,7 @@ _EXAMPLES = (
     show_default=True,
     help=say("Questions of theirs a pass.", "每轮由他们提出的问题数。"),
 )
-@click.option(
-    "--profile",
-    default="chat",
-    show_default=True,
-    help=say("chat, math, code, zh, long, or a file: a prompt a line.", "chat、math、code、zh、long，或每行一个提示词的文件。"),
-)
+@profile_option
 @click.option(
     "--max-tokens",
     type=click.IntRange(1),
@@ -78,13 +82,7 @@ _EXAMPLES = (
     show_default=True,
     help=say("Answers that nobody counts.", "不计入的预热回答数。"),
 )
-@click.option(
-    "--timeout",
-    type=click.FloatRange(1),
-    default=120.0,
-    show_default=True,
-    help=say("Seconds until a request counts as failed.", "请求超时秒数。"),
-)
+@timeout_option
 @click.option(
     "--patience",
     type=click.FloatRange(0.05),
@@ -100,10 +98,8 @@ _EXAMPLES = (
     help=say("Seconds until a program must serve.", "程序须在多少秒内开始服务。"),
 )
 @click.option("--as-is", is_flag=True, help=say("Leave sampling and length to the programs.", "不干预程序的采样与长度。"))
-@click.option(
-    "--model", default="", help=say("Model name to ask for (default: the first one served).", "请求的模型名（默认取第一个）。")
-)
-@click.option("--api-name", default="", help=say("Function of a Gradio app.", "Gradio 应用的函数名。"))
+@served_option
+@api_name_option
 @click.option(
     "--python",
     default="",
@@ -112,12 +108,8 @@ _EXAMPLES = (
         "程序使用的 Python（默认取其旁边的 venv，否则取 PATH 中的）。",
     ),
 )
-@click.option(
-    "--api-key-file",
-    type=click.Path(),
-    help=say("File with the API key (else OPENAI_API_KEY).", "含 API key 的文件（否则用 OPENAI_API_KEY）。"),
-)
-@click.option("-o", "out", type=click.Path(), help=say("Write the report as JSON to a file.", "把 JSON 报告写入文件。"))
+@api_key_file_option
+@report_option
 @common
 def command(
     sides: tuple[str, ...], before_cmd: str | None, after_cmd: str | None, out: str | None, as_json: bool, **options: Any

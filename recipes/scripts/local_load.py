@@ -23,8 +23,7 @@ def main():
     begin = time.perf_counter()
     import torch
     import transformers
-    from transformers import AutoConfig, AutoModelForCausalLM
-    from transformers import StoppingCriteria, StoppingCriteriaList
+    from transformers import AutoConfig, AutoModelForCausalLM, StoppingCriteria, StoppingCriteriaList
     from transformers.generation.streamers import BaseStreamer
 
     transformers.utils.logging.set_verbosity_error()
@@ -55,7 +54,12 @@ def main():
 
             return {"rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
         free, total = torch.cuda.mem_get_info()
-        return {"peak": torch.cuda.max_memory_allocated(), "reserved": torch.cuda.max_memory_reserved(), "device_used": total - free, "device_total": total}
+        return {
+            "peak": torch.cuda.max_memory_allocated(),
+            "reserved": torch.cuda.max_memory_reserved(),
+            "device_used": total - free,
+            "device_total": total,
+        }
 
     say(
         "loaded", import_s=imported - begin, load_s=sync() - imported, device=torch.cuda.get_device_name(0) if cuda else "cpu", torch=torch.__version__,

@@ -22,7 +22,8 @@ _launched = []
 def _told(**what):
     path = os.environ.get("DSTUNE_VERIFY_LOG")
     if path:
-        with open(path, "a", encoding="utf-8") as f:  # one short write at the end of the file: whole lines from several processes
+        # One short write at the end of the file: whole lines from several processes.
+        with open(path, "a", encoding="utf-8") as f:
             f.write(json.dumps(what) + "\n")
 
 
@@ -65,7 +66,13 @@ def _generate(original):
             new = rows.shape[1] - (length if getattr(ids, "dim", lambda: 2)() == 2 else 0)
             torch = sys.modules["torch"]
             held = torch.cuda.max_memory_reserved() >> 20 if torch.cuda.is_initialized() else None
-            _told(begin=begin, end=time.perf_counter(), tokens=int(new * rows.shape[0]), rows=int(rows.shape[0]), reserved_mib=held)
+            _told(
+                begin=begin,
+                end=time.perf_counter(),
+                tokens=int(new * rows.shape[0]),
+                rows=int(rows.shape[0]),
+                reserved_mib=held,
+            )
         except Exception as error:
             _told(error=repr(error)[:200])
         return made
@@ -79,7 +86,12 @@ def _launch(original):
     @functools.wraps(original)
     def launch(*args, **kwargs):
         bound = signature.bind(*args, **kwargs).arguments
-        wanted = {"server_name": "127.0.0.1", "server_port": int(os.environ["DSTUNE_VERIFY_PORT"]), "share": False, "inbrowser": False}
+        wanted = {
+            "server_name": "127.0.0.1",
+            "server_port": int(os.environ["DSTUNE_VERIFY_PORT"]),
+            "share": False,
+            "inbrowser": False,
+        }
         if _launched:
             del wanted["server_port"]
         _launched.append(1)

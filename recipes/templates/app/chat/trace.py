@@ -75,7 +75,10 @@ class Trace:
             for name, row in sorted(self.histograms.items()):
                 lines.append(f"# TYPE chat_{name}_seconds histogram")
                 lines += [f'chat_{name}_seconds_bucket{{le="{b:g}"}} {number(row[i])}' for i, b in enumerate(BUCKETS)]
-                lines += [f'chat_{name}_seconds_bucket{{le="+Inf"}} {number(row[-2])}', f"chat_{name}_seconds_count {number(row[-2])}"]
+                lines += [
+                    f'chat_{name}_seconds_bucket{{le="+Inf"}} {number(row[-2])}',
+                    f"chat_{name}_seconds_count {number(row[-2])}",
+                ]
                 lines.append(f"chat_{name}_seconds_sum {number(row[-1])}")
         return "\n".join(lines) + "\n"
 

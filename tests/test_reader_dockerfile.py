@@ -28,6 +28,17 @@ def test_base_and_driver_floor() -> None:
 
 
 @pytest.mark.parametrize(
+    ("base", "cuda"),
+    [
+        ("vllm/vllm-openai:v0.20.0", "13.0"), ("vllm/vllm-openai:v0.20.0-cu129", "12.9"), ("vllm/vllm-openai:latest", None),
+        ("vllm/vllm-openai-rocm:v0.20.0", None), ("python:0.20.0", None),
+    ],
+)  # fmt: skip
+def test_cuda_of_an_engines_release(base: str, cuda: str | None) -> None:
+    assert facts(f"FROM {base}\n").get("dockerfile.base_cuda") == cuda
+
+
+@pytest.mark.parametrize(
     ("lines", "version"),
     [
         (["RUN pip install vllm==0.6.3", "RUN pip install torch==2.1.0"], "2.1.0"),

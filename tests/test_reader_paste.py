@@ -126,6 +126,12 @@ def test_last_reading_counts() -> None:
     assert "gpu0.memory_growth_mib" not in found
 
 
+def test_rows_without_their_header_are_counted_in_order() -> None:
+    row = "|  0%   35C    P8    10W / 250W |  24100MiB / 24576MiB |      0%      Default |"
+    found = sheet("row", f"{row}\n{row.replace('24100MiB', '  300MiB')}\n")
+    assert (found["gpu0.memory_used_mib"].value, found["gpu1.memory_used_mib"].value, found["gpu1.count"].value) == (24100, 300, 2)
+
+
 def test_xid_goes_to_the_card_of_its_address() -> None:
     table = (PASTES / "nvidia-smi-two-cards.txt").read_text()
     found = sheet("both", table + "\n[ 88.1] NVRM: Xid (PCI:0000:2A:00): 79, pid=1, GPU has fallen off the bus.\n")

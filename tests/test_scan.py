@@ -107,6 +107,8 @@ def test_gb18030_is_read() -> None:
         ("a.yaml", "services:\n  x:\n", "config"), ("<stdin>", "services:\n  x:\n", "compose"), ("<stdin>", "FROM python:3.11\n", "dockerfile"),
         ("<stdin>", "vllm serve m --dtype half\n", "command"), ("<stdin>", "import torch\nx=1\n", "app"), ("<stdin>", OOM, "log"),
         ("<stdin>", "docker run --gpus all img\n", "command"), ("notes.txt", "hello", "log"),
+        ("<stdin>", "FROM llama3.2\nPARAMETER temperature 0.7\n", "config"), ("Modelfile", "FROM x", "config"),
+        ("<stdin>", "FROM python:3.11\nENV SYSTEM=1\nRUN a \\\n SYSTEM x\nCMD b\n", "dockerfile"),
     ],
 )  # fmt: skip
 def test_recognise(path: str, text: str, kind: str) -> None:

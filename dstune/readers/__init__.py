@@ -42,6 +42,7 @@ PARSED = 400_000
 _NO_TEXT = bytes(c for c in range(32) if c not in b"\a\b\t\n\f\r\x1b") + b"\x7f"
 
 _BY_NAME = (
+    (re.compile(r"(^|/)Modelfile[^/]*$"), "config"),
     (re.compile(r"(^|/)(Dockerfile|Containerfile)[^/]*$|\.dockerfile$", re.I), "dockerfile"),
     (re.compile(r"(^|/)[^/]*compose[^/]*\.ya?ml$", re.I), "compose"),
     (re.compile(r"\.(py|pyw|ipynb)$", re.I), "app"),
@@ -49,7 +50,11 @@ _BY_NAME = (
     (re.compile(r"\.(ya?ml|json|toml|ini|cfg|conf|env)$|(^|/)\.env|(^|/)requirements[^/]*\.txt$", re.I), "config"),
     (re.compile(r"\.(log|out|err)(\.\d+)?(\.gz)?$", re.I), "log"),
 )
+_MODELFILE = (
+    r"(?=(?:[^\n]*\n)*?(?:PARAMETER|TEMPLATE|SYSTEM|ADAPTER|MESSAGE)\s)(?!(?:[^\n]*\n)*?(?:RUN|COPY|CMD|ENTRYPOINT|WORKDIR)\s)"
+)
 _BY_CONTENT = (
+    (re.compile(r"\A\s*(?:#[^\n]*\n\s*)*FROM\s+\S+" + _MODELFILE), "config"),  # Ollama's, which begins as a Dockerfile does
     (re.compile(r"\A\s*(?:#[^\n]*\n\s*)*FROM\s+\S+", re.I), "dockerfile"),
     (re.compile(r"^services:\s*$", re.M), "compose"),
     (re.compile(r"\A#!.*\bpython"), "app"),

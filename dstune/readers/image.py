@@ -27,7 +27,10 @@ _CUDA = re.compile(r"(?:cuda|cu)[-_]?(\d{2})\.?(\d)(?:\.(\d+))?(?!\d)")
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """A parsed reference. `gpu` is cuda, rocm, xpu, cpu or "" (not known); `program` what its entry point starts ("" = nothing known)."""
+    """A parsed reference. `gpu` is cuda, rocm, xpu, cpu or "" (not known); `program` what its entry point starts ("" = nothing known).
+
+    `cuda` is what the name says, else what its release has at least.
+    """
 
     text: str
     name: str
@@ -75,7 +78,15 @@ def parse(text: str) -> Image | None:
         if engine in ("vllm", "sglang", "tgi", "ollama", "lmdeploy")
         else None
     )
-    return Image(text, name, tag, digest, gpu, version[0] if version else "", engine, program, release[1] if release else "")
+    number = release[1] if release else ""
+    built = version[0] if version else _of_release(engine, number) if gpu == "cuda" else ""
+    return Image(text, name, tag, digest, gpu, built, engine, program, number)
+
+
+def _of_release(engine: str, release: str) -> str:
+    """CUDA of an engine's release whose tag does not say it: that of its wheel, which its image is at least ("" = not in the table)."""
+    rows = load("compat.toml").get("compat", {}).get("vllm", ()) if engine == "vllm" else ()
+    return next((str(row["wheel_cuda"]) for row in rows if row["vllm"] == release), "")
 
 
 def _gpu(name: str, tag: str, engine: str) -> str:

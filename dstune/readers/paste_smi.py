@@ -43,6 +43,7 @@ def read_cards(sheet: Sheet) -> None:
     """The table: driver, per card two or three lines, MIG slices, processes."""
     card = ""
     waiting = 0
+    alone = 0
     processes = 0
     per_card: dict[str, int] = {}
     in_processes = False
@@ -61,6 +62,9 @@ def read_cards(sheet: Sheet) -> None:
         elif waiting == 2 and (second := _SECOND.search(text)):
             waiting = 1
             _second(sheet, card, second, line, text)
+        elif not card and (second := _SECOND.search(text)):  # rows without the line that names their card: counted in order
+            _second(sheet, f"gpu{alone}", second, line, text)
+            alone += 1
         elif waiting == 1 and (mode := re.search(r"\b(Enabled|Disabled|N/A)\*? *\|?$", text)):
             waiting = 0
             if mode[1] != "N/A":

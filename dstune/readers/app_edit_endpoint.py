@@ -9,17 +9,21 @@ import libcst as cst
 from dstune.readers.app_edit_context import Context
 from dstune.readers.app_edit_page import decoded, following
 from dstune.readers.app_edit_sites import Program, Site
-from dstune.readers.app_edit_stream import worker
+from dstune.readers.app_edit_tail import Tail
+from dstune.readers.app_edit_thread import read, with_imports, worker
 from dstune.readers.app_edit_tree import Edits, Tree, add_import, callee, statements, text_of, walk
 
 _ROUTES = frozenset(("post", "get", "route", "put", "api_route"))
 _KINDS = {
     "fastapi": (
         "from fastapi.responses import StreamingResponse",
-        'StreamingResponse(events(), media_type="text/event-stream")',
+        'StreamingResponse(EVENTS(), media_type="text/event-stream"STOP)',
     ),
-    "flask": ("from flask import Response", 'Response(events(), mimetype="text/event-stream")'),
+    "flask": ("from flask import Response", 'Response(EVENTS(), mimetype="text/event-stream")'),
 }
+_LEFT = ", background=BackgroundTask(STOP.set)"
+"""Starlette runs this when the client has left, too. The generator it only drops, and an idle thread of its pool may hold on to that until
+its next work (anyio 4.4; 4.16 lets go)."""
 
 
 def stream_endpoint(program: Program, context: Context) -> cst.Module | None:
@@ -40,15 +44,9 @@ def stream_endpoint(program: Program, context: Context) -> cst.Module | None:
             edits.add(function, lambda n, new=new: cst.FlattenSentinel([n, new]))  # type: ignore[misc]
     if not edits:
         return None
-    module = edits.made(tree.module)
-    for line in (
-        "import json",
-        "from threading import Thread",
-        "from transformers import TextIteratorStreamer",
-        _KINDS[kind][0],
-    ):
-        module = add_import(module, line)
-    return module
+    module = add_import(edits.made(tree.module), "import json")
+    left = ["from starlette.background import BackgroundTask"] if "BackgroundTask" in Tree(module).names - tree.names else []
+    return with_imports(tree, module, "from transformers import TextIteratorStreamer", _KINDS[kind][0], *left)
 
 
 def _sister(program: Program, where: Site, function: cst.FunctionDef, kind: str) -> Any:
@@ -72,25 +70,15 @@ def _sister(program: Program, where: Site, function: cst.FunctionDef, kind: str)
     )
     before = [*block[: block.index(around)], *inside]
     before = before[1:] if function.get_docstring() is not None else before
-    step = tree.module.default_indent
-    text = (
-        f"def events():\n{step}for piece in streamer:\n{step}{step}yield f\"data: {{json.dumps({{'text': piece}}, ensure_ascii=False)}}\\n\\n\"\n"
-        f"{step}if failed:\n{step}{step}yield f\"data: {{json.dumps({{'error': str(failed[0])}}, ensure_ascii=False)}}\\n\\n\"\n"
-        f'{step}yield "data: [DONE]\\n\\n"\n\nreturn {_KINDS[kind][1]}\n'
-    )
-    end = statements(tree, text)
-    end[0] = end[0].with_changes(leading_lines=[cst.EmptyLine(indent=False)])
-    working = worker(program, where, tail, line)
+    *working, start = worker(program, where, tail, line)
     locks = [
         n
         for n in tree.above(line)
         if isinstance(n, cst.With) and tree.within(n, function) and isinstance(n.items[0].item, cst.Name)
     ]
     if locks:
-        working[2] = _locked(working[2], locks[0])
-    body = [*before, *working, *end]
-    if {"streamer", "failed", "work", "events"} & {n.value for s in before for n in walk(s, cst.Name)}:
-        return None
+        working[-1] = _locked(working[-1], locks[0])
+    body = [*before, *working, *_events(tree, tail, start, kind)]
     lines = [cst.EmptyLine(indent=False), cst.EmptyLine(indent=False)]
     return function.with_changes(
         name=cst.Name(name),
@@ -99,6 +87,22 @@ def _sister(program: Program, where: Site, function: cst.FunctionDef, kind: str)
         returns=None,
         leading_lines=lines,
     )
+
+
+def _events(tree: Tree, tail: Tail, start: Any, kind: str) -> list[Any]:
+    """The generator of the events, and the return that serves it. The thread starts in it: of a client that has left already it never runs."""
+    step, name = tree.module.default_indent, tree.fresh("events", "sse_events")
+    loop, *rest = statements(
+        tree,
+        f"for piece in {tail.streamer}:\n{step}yield f\"data: {{json.dumps({{'text': piece}}, ensure_ascii=False)}}\\n\\n\"\n"
+        f"if {tail.failed}:\n{step}yield f\"data: {{json.dumps({{'error': str({tail.failed}[0])}}, ensure_ascii=False)}}\\n\\n\"\n"
+        'yield "data: [DONE]\\n\\n"\n',
+    )
+    left = _LEFT.replace("STOP", tail.stop) if tail.stop and "BackgroundTask" not in tree.names else ""
+    served = _KINDS[kind][1].replace("EVENTS", name).replace("STOP", left)
+    made, end = statements(tree, f"def {name}():\n{step}pass\n\nreturn {served}\n")
+    inside = [start.with_changes(leading_lines=[]), *read(tree, tail, step, [loop]), *rest]
+    return [made.with_changes(leading_lines=[cst.EmptyLine(indent=False)], body=made.body.with_changes(body=inside)), end]
 
 
 def _locked(work: Any, lock: cst.With) -> Any:

@@ -12,7 +12,8 @@ from dstune.readers.app_edit_keywords import callee_name
 from dstune.readers.app_edit_sites import Program, Site
 from dstune.readers.app_edit_tail import Tail
 from dstune.readers.app_edit_tail_parts import slicing
-from dstune.readers.app_edit_tree import Edits, Tree, add_import, callee, dotted, statements, walk, walk_shallow
+from dstune.readers.app_edit_thread import read, with_imports, worker
+from dstune.readers.app_edit_tree import Edits, Tree, callee, dotted, statements, walk, walk_shallow
 
 _SHOWS = frozenset(("write", "markdown", "text", "success", "info"))
 _AROUND = re.compile(r"^(?:torch\.)?(?:no_grad|inference_mode)\(\)$|\.spinner\(")
@@ -52,14 +53,16 @@ def stream_page(program: Program) -> cst.Module | None:
     tail, name, after = answer
     function = tree.function(where.call)
     if name and (shown := _shown(tree, name, after, "streamer")) is not None:
-        new = [*_worker(program, where, tail, line), shown.new, *_raised(tree, tail)]
+        working = _worker(program, where, tail, line)
+        new = [*working, *read(tree, tail, tree.step(line), [shown.new]), *_raised(tree, tail)]
         _put(tree, edits, around, line, new, tail)
         edits.drop(shown.line)
     elif function is not None and _gives(tree, function, name, after):
         if not _callers_write(tree, edits, st, function):
             return None
-        stream = statements(tree, f"yield from {tail.streamer or 'streamer'}\n")
-        new = [*_worker(program, where, tail, line), *stream, *_raised(tree, tail)]
+        working = _worker(program, where, tail, line)
+        stream = statements(tree, f"yield from {tail.streamer}\n")
+        new = [*working, *read(tree, tail, tree.step(line), stream), *_raised(tree, tail)]
         _put(tree, edits, around, line, new, tail)
         for gone in after:
             edits.drop(gone)
@@ -67,8 +70,7 @@ def stream_page(program: Program) -> cst.Module | None:
             edits.add(function, lambda n: n.with_changes(returns=None))
     else:
         return None
-    module = add_import(edits.made(tree.module), "from threading import Thread")
-    return add_import(module, "from transformers import TextIteratorStreamer")
+    return with_imports(tree, edits.made(tree.module), "from transformers import TextIteratorStreamer")
 
 
 def following(tree: Tree, line: Any, locks: bool = False) -> tuple[Any, list[Any]]:
@@ -236,13 +238,11 @@ def _callers_write(tree: Tree, edits: Edits, st: str, function: cst.FunctionDef)
 
 def _worker(program: Program, where: Site, tail: Tail, line: Any) -> list[Any]:
     """The worker's statements. What the call reads of Streamlit is read before: another thread has no session."""
-    from dstune.readers.app_edit_stream import worker
-
     tree, st = program.tree, program.tree.imported("streamlit")
     lines = worker(program, where, tail, line)
     before: list[Any] = []
     edits = Edits()
-    for arg in walk(lines[2], cst.Arg):
+    for arg in walk(lines[-2], cst.Arg):
         code = tree.code(arg.value)
         if not re.search(rf"\b{re.escape(st)}\.", code):
             continue
@@ -250,7 +250,7 @@ def _worker(program: Program, where: Site, tail: Tail, line: Any) -> list[Any]:
         before += statements(tree, f"{name} = {code}\n")
         edits.put(arg.value, cst.Name(name))
     if before:
-        lines[2] = edits.made(cst.Module([lines[2]])).body[0]
+        lines[-2] = edits.made(cst.Module([lines[-2]])).body[0]
         before[0] = before[0].with_changes(leading_lines=lines[0].leading_lines)
         lines[0] = lines[0].with_changes(leading_lines=[])
     return [*before, *lines]

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import libcst as cst
 
 from dstune.readers.app_edit_context import Context
 from dstune.readers.app_edit_keywords import callee_name
-from dstune.readers.app_edit_sites import Program, Site, appended, bound, key_of, keyword
+from dstune.readers.app_edit_sites import Program, Site, bound, key_of
 from dstune.readers.app_edit_tail import Tail, tail_of
+from dstune.readers.app_edit_thread import read, thread, with_imports, worker
 from dstune.readers.app_edit_tree import (
     Edits,
     Tree,
-    add_import,
     callee,
     dotted,
     statements,
@@ -27,8 +28,6 @@ from dstune.readers.app_edit_tree import (
     without_idle_import,
 )
 
-TIMEOUT = 120.0
-"""Seconds without a token after which the streamer gives up: the request timeout that the fourth article configures (`server.timeout`)."""
 _EVENTS = frozenset(("click", "submit", "then", "change", "input", "success", "select", "load", "on"))
 _FRONTS = frozenset(("Interface", "ChatInterface"))
 _GUARD = re.compile(r"^(?:torch\.)?(?:no_grad|inference_mode)\(\)$")
@@ -63,8 +62,7 @@ def stream_handler(program: Program, context: Context) -> cst.Module | None:
 
         return stream_page(program)
     module = without_idle_import(edits.made(tree.module), tree.module.code, "torch")  # no_grad went: generate has its own
-    module = add_import(module, "from threading import Thread")
-    return add_import(module, "from transformers import TextIteratorStreamer")
+    return with_imports(tree, module, "from transformers import TextIteratorStreamer")
 
 
 def _callers(tree: Tree, function: cst.FunctionDef) -> list[cst.CSTNode] | None:
@@ -168,39 +166,6 @@ def _others(guard: cst.With, tail: Tail, line: Any) -> list[Any]:
     return [s for s in cst.ensure_type(guard.body, cst.IndentedBlock).body if s is not line and s not in tail.gone]
 
 
-def worker(program: Program, where: Site, tail: Tail, line: Any) -> list[Any]:
-    """Streamer, worker function and thread, as statements."""
-    tree = program.tree
-    streamer, failed, work = tree.fresh("streamer"), tree.fresh("failed", "failures"), tree.fresh("work", "run_generate")
-    step = tree.step(line)
-    options = (
-        "".join(f", {tree.code(a.with_changes(comma=cst.MaybeSentinel.DEFAULT)).strip()}" for a in tail.options)
-        or ", skip_special_tokens=True"
-    )
-    lines = statements(
-        tree,
-        f"{streamer} = TextIteratorStreamer({tail.tokenizer}, skip_prompt=True{options}, timeout={TIMEOUT})\n"
-        f"{failed} = []\n\n"
-        f"def {work}():\n{step}try:\n{step}{step}generate()\n{step}except Exception as error:\n{step}{step}{failed}.append(error)\n{step}{step}{streamer}.end()\n\n"
-        f"Thread(target={work}, daemon=True).start()\n",
-    )
-    given = where.holders[0] if where.holders and where.holders[0] is where.call else where.call
-    call = appended(given, keyword(where.call, "streamer", streamer))
-    lines[2] = _working(lines[2], call, line)
-    lines[0] = lines[0].with_changes(leading_lines=tail.leading)
-    tail.streamer, tail.failed = streamer, failed
-    return lines
-
-
-def _working(function: Any, call: cst.Call, line: Any) -> Any:
-    """The worker function with the real call in its `try`."""
-    target = next(iter(walk(function, cst.Try))).body.body[0]
-    comment = line.trailing_whitespace if isinstance(line, cst.SimpleStatementLine) else target.trailing_whitespace
-    edits = Edits()
-    edits.put(target, target.with_changes(body=[cst.Expr(call)], trailing_whitespace=comment))
-    return edits.made(cst.Module([function])).body[0]
-
-
 def _loop(program: Program, where: Site, tail: Tail) -> list[Any]:
     """The loop over the streamer, the error, and what runs once at the end."""
     tree, step = program.tree, program.tree.step(where.call)
@@ -213,8 +178,8 @@ def _loop(program: Program, where: Site, tail: Tail) -> list[Any]:
     loop: Any = lines[1]
     handed = cst.SimpleStatementLine([cst.Expr(cst.Yield(tail.result))])
     lines[0] = lines[0].with_changes(leading_lines=tail.notes)
-    lines[1] = loop.with_changes(body=loop.body.with_changes(body=[loop.body.body[0], *tail.inside, handed]))
-    return [*lines, *tail.once]
+    loop = loop.with_changes(body=loop.body.with_changes(body=[loop.body.body[0], *tail.inside, handed]))
+    return [lines[0], *read(tree, tail, step, [loop]), lines[2], *tail.once]
 
 
 def _exchange(tree: Tree, edits: Edits, inner: Sequence[Any], new: list[Any], tail: Tail, where: Site) -> None:
@@ -352,22 +317,21 @@ def streamer_thread(program: Program, context: Context) -> cst.Module | None:
                 continue
             if isinstance(line.body[0], cst.Assign) and _read_later(tree, line):
                 return None
-        step, failed, work = tree.step(where.call), tree.fresh("failed", "failures"), tree.fresh("work", "run_generate")
-        lines = statements(
-            tree,
-            f"{failed} = []\n\ndef {work}():\n{step}try:\n{step}{step}generate()\n{step}except Exception as error:\n{step}{step}{failed}.append(error)\n"
-            f"{step}{step}{name}.end()\n\nThread(target={work}, daemon=True).start()\n",
-        )
-        lines[1] = _working(lines[1], where.call, line)
-        told = statements(tree, f"if {failed}:\n{step}raise {failed}[0]\n")
+        step, tail = tree.step(where.call), Tail("", cst.Name("x"), streamer=name)
+        lines = thread(tree, tail, line, where, where.call, ends=any(walk_shallow(reader.body, cst.Yield)))
+        told = statements(tree, f"if {tail.failed}:\n{step}raise {tail.failed}[0]\n")
         lines[0] = lines[0].with_changes(leading_lines=line.leading_lines)
         if reader is line:
             loop = reader.with_changes(iter=cst.Name(name), leading_lines=[])
-            edits.instead(reader, [*lines, loop, *told])
+            edits.instead(reader, [*lines, *read(tree, tail, step, [loop]), *told])
         else:
             edits.instead(line, lines)
-            edits.after(reader, told)
-    return add_import(edits.made(tree.module), "from threading import Thread") if edits else None
+            edits.add(reader, partial(_guarded, tree, tail, step, told))
+    return with_imports(tree, edits.made(tree.module)) if edits else None
+
+
+def _guarded(tree: Tree, tail: Tail, step: str, told: list[Any], loop: Any) -> Any:
+    return cst.FlattenSentinel([*read(tree, tail, step, [loop]), *told])
 
 
 def _streamer_named(program: Program) -> Program:

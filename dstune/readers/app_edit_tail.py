@@ -19,7 +19,8 @@ class Tail:
     """The end of a handler, ready to be written as a loop.
 
     `whole` names the text so far, `tokenizer` and `options` make the streamer, `inside` runs for each piece, `result` is handed
-    on, `once` runs at the end, `gone` are the statements that all this replaces, `sets` the names that `inside` assigns.
+    on, `once` runs at the end, `gone` are the statements that all this replaces, `sets` the names that `inside` assigns. `streamer`, `failed`
+    and `stop` name the streamer, the list of failures and the event that ends the generation ("" for none).
     """
 
     whole: str
@@ -34,6 +35,7 @@ class Tail:
     notes: list[cst.EmptyLine] = field(default_factory=list)
     streamer: str = ""
     failed: str = ""
+    stop: str = ""
 
 
 class _No(Exception):

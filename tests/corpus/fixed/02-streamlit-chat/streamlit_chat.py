@@ -1,4 +1,4 @@
-from threading import Thread
+from threading import Event, Thread
 
 import streamlit as st
 import torch
@@ -37,16 +37,20 @@ if prompt := st.chat_input():
     model_inputs = tokenizer([input_ids], return_tensors="pt").to("cuda")
     streamer = TextIteratorStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True, timeout=120.0)
     failed = []
+    stop = Event()
 
     def work():
         try:
-            model.generate(model_inputs.input_ids, max_new_tokens=max_new, temperature=temp, do_sample=True, streamer=streamer)
+            model.generate(model_inputs.input_ids, max_new_tokens=max_new, temperature=temp, do_sample=True, streamer=streamer, stopping_criteria=[lambda *_: stop.is_set()])
         except Exception as error:
             failed.append(error)
             streamer.end()
 
     Thread(target=work, daemon=True).start()
-    response = st.chat_message("assistant").write_stream(streamer)
+    try:
+        response = st.chat_message("assistant").write_stream(streamer)
+    finally:
+        stop.set()
     if failed:
         raise failed[0]
     st.session_state.messages.append({"role": "assistant", "content": response})

@@ -1,5 +1,5 @@
 # -*- coding: utf-8 -*-
-from threading import Thread
+from threading import Event, Thread
 
 import gradio as gr
 import torch
@@ -28,19 +28,23 @@ class ChatBot:
         inputs = self.tokenizer(prompt, return_tensors="pt").to("cuda:0")
         streamer = TextIteratorStreamer(self.tokenizer, skip_prompt=True, skip_special_tokens=True, timeout=120.0)
         failed = []
+        stop = Event()
 
         def work():
             try:
-                self.model.generate(**inputs, **self.gen_kwargs, temperature=0.6, top_p=0.95, streamer=streamer)
+                self.model.generate(**inputs, **self.gen_kwargs, temperature=0.6, top_p=0.95, streamer=streamer, stopping_criteria=[lambda *_: stop.is_set()])
             except Exception as error:
                 failed.append(error)
                 streamer.end()
 
         Thread(target=work, daemon=True).start()
         text = ""
-        for piece in streamer:
-            text += piece
-            yield text
+        try:
+            for piece in streamer:
+                text += piece
+                yield text
+        finally:
+            stop.set()
         if failed:
             raise failed[0]
 

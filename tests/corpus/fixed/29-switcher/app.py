@@ -1,5 +1,5 @@
 import gc
-from threading import Thread
+from threading import Event, Thread
 
 import gradio as gr
 import torch
@@ -27,19 +27,23 @@ def answer(message, history):
     inputs = tokenizer.apply_chat_template([{"role": "user", "content": message}], add_generation_prompt=True, return_dict=True, return_tensors="pt").to(model.device)
     streamer = TextIteratorStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True, timeout=120.0)
     failed = []
+    stop = Event()
 
     def work():
         try:
-            model.generate(**inputs, max_new_tokens=512, streamer=streamer)
+            model.generate(**inputs, max_new_tokens=512, streamer=streamer, stopping_criteria=[lambda *_: stop.is_set()])
         except Exception as error:
             failed.append(error)
             streamer.end()
 
     Thread(target=work, daemon=True).start()
     text = ""
-    for piece in streamer:
-        text += piece
-        yield text
+    try:
+        for piece in streamer:
+            text += piece
+            yield text
+    finally:
+        stop.set()
     if failed:
         raise failed[0]
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 # coding=utf-8
 import argparse
-from threading import Thread
+from threading import Event, Thread
 import gradio as gr
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, TextIteratorStreamer
@@ -35,19 +35,23 @@ def predict(text):
     inputs = tokenizer(prompt, return_tensors="pt").to("cuda")
     streamer = TextIteratorStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True, timeout=120.0)
     failed = []
+    stop = Event()
 
     def work():
         try:
-            model.generate(**inputs, **gen, streamer=streamer)
+            model.generate(**inputs, **gen, streamer=streamer, stopping_criteria=[lambda *_: stop.is_set()])
         except Exception as error:
             failed.append(error)
             streamer.end()
 
     Thread(target=work, daemon=True).start()
     answer = ""
-    for piece in streamer:
-        answer += piece
-        yield answer
+    try:
+        for piece in streamer:
+            answer += piece
+            yield answer
+    finally:
+        stop.set()
     if failed:
         raise failed[0]
 

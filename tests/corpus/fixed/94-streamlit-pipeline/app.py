@@ -1,4 +1,4 @@
-from threading import Thread
+from threading import Event, Thread
 
 import streamlit as st
 import torch
@@ -27,16 +27,20 @@ if prompt := st.chat_input("Ask"):
         conversation = st.session_state.messages
         streamer = TextIteratorStreamer(pipe.tokenizer, skip_prompt=True, skip_special_tokens=True, timeout=120.0)
         failed = []
+        stop = Event()
 
         def work():
             try:
-                pipe(conversation, max_new_tokens=512, streamer=streamer)
+                pipe(conversation, max_new_tokens=512, streamer=streamer, stopping_criteria=[lambda *_: stop.is_set()])
             except Exception as error:
                 failed.append(error)
                 streamer.end()
 
         Thread(target=work, daemon=True).start()
-        answer = st.write_stream(streamer)
+        try:
+            answer = st.write_stream(streamer)
+        finally:
+            stop.set()
         if failed:
             raise failed[0]
     st.session_state.messages.append({"role": "assistant", "content": answer})

@@ -1,4 +1,4 @@
-from threading import Thread
+from threading import Event, Thread
 
 import gradio as gr
 import torch
@@ -16,19 +16,23 @@ def answer(q):
     ids = tok.apply_chat_template([{"role": "user", "content": q}], add_generation_prompt=True, return_tensors="pt", return_dict=True).to("cuda")
     streamer = TextIteratorStreamer(tok, skip_prompt=True, skip_special_tokens=True, timeout=120.0)
     failed = []
+    stop = Event()
 
     def work():
         try:
-            lm.generate(**ids, max_new_tokens=256, streamer=streamer)
+            lm.generate(**ids, max_new_tokens=256, streamer=streamer, stopping_criteria=[lambda *_: stop.is_set()])
         except Exception as error:
             failed.append(error)
             streamer.end()
 
     Thread(target=work, daemon=True).start()
     text = ""
-    for piece in streamer:
-        text += piece
-        yield text, float(v.norm())
+    try:
+        for piece in streamer:
+            text += piece
+            yield text, float(v.norm())
+    finally:
+        stop.set()
     if failed:
         raise failed[0]
 

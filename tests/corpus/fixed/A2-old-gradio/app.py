@@ -1,4 +1,4 @@
-from threading import Thread
+from threading import Event, Thread
 
 import gradio as gr
 import torch
@@ -15,19 +15,23 @@ def respond(message, chat_history):
     ids = tokenizer.apply_chat_template(msgs, add_generation_prompt=True, return_tensors="pt").cuda()
     streamer = TextIteratorStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True, timeout=120.0)
     failed = []
+    stop = Event()
 
     def work():
         try:
-            model.generate(ids, max_new_tokens=512, streamer=streamer)
+            model.generate(ids, max_new_tokens=512, streamer=streamer, stopping_criteria=[lambda *_: stop.is_set()])
         except Exception as error:
             failed.append(error)
             streamer.end()
 
     Thread(target=work, daemon=True).start()
     reply = ""
-    for piece in streamer:
-        reply += piece
-        yield "", chat_history + [(message, reply)]
+    try:
+        for piece in streamer:
+            reply += piece
+            yield "", chat_history + [(message, reply)]
+    finally:
+        stop.set()
     if failed:
         raise failed[0]
 

@@ -22,6 +22,7 @@ from dstune.catalog.rules import rule_of
 from dstune.cli import fix as fix_command
 from dstune.cli import undo as undo_command
 from dstune.cli.fix import uncommitted
+from dstune.cli.hands import spelled
 from dstune.errors import DstuneError, Exit
 from tests.test_app_edit import FOLDER
 
@@ -194,6 +195,33 @@ def test_what_cannot_be_done_safely_is_left_with_its_place(tmp_path: Path, with_
     assert "By hand" in shown.output
     assert "app.py:" in shown.output
     assert "not change safely" in shown.output
+
+
+def test_what_is_left_names_the_file_and_what_to_write_there(tmp_path: Path) -> None:
+    """Not the log's line, and no remedy of another fault: a card that is too old for AWQ is not helped by a 16-bit cache."""
+    (tmp_path / "launch.sh").write_text("vllm serve google/gemma-3-4b-it --dtype half\n")
+    (tmp_path / "server.log").write_text("The model type gemma3 does not support float16. Reason: Numerical instability.\n")
+    [left] = json.loads(fix("launch.sh", "--log", "server.log", "--json").output)["by_hand"]
+    assert (left["place"], left["text"]) == ("launch.sh:1", "--dtype bfloat16")
+    assert "not known" in left["reason"]
+    (tmp_path / "awq.sh").write_text("vllm serve org/model-AWQ --quantization awq\n")
+    (tmp_path / "v100.json").write_text('{"gpu.name": "Tesla V100", "gpu.compute_capability": "7.0"}')
+    [left] = json.loads(fix("awq.sh", "--facts", "v100.json", "--json").output)["by_hand"]
+    assert (left["place"], left["title"], left["text"]) == ("awq.sh:1", "Take a format that the card has", "")
+    assert left["reason"] == "it takes another checkpoint"
+
+
+@pytest.mark.parametrize(
+    ("given", "program", "text"),
+    [
+        ({"gradio.queue_max_size": "20", "gradio.default_concurrency_limit": "1"}, True, "queue(…, max_size=20, default_concurrency_limit=1)"),
+        ({"vllm.enforce_eager": "True", "vllm.max_model_len": "4096"}, False, "--enforce-eager, --max-model-len 4096"),
+        ({"transformers.attn_implementation": "'sdpa'"}, True, "from_pretrained(…, attn_implementation='sdpa')"),
+        ({"vllm.quantization": "None"}, False, "without --quantization"),
+    ],
+)  # fmt: skip
+def test_a_setting_is_spelled_as_it_is_typed(given: dict[str, Any], program: bool, text: str) -> None:
+    assert spelled(given, program) == text
 
 
 def test_nothing_to_fix(tmp_path: Path, with_rules: Callable[[list[Any]], None]) -> None:

@@ -11,7 +11,6 @@ import click
 
 from dstune.cli.doctor import contradictions, gather
 from dstune.cli.fixes import (
-    Hand,
     Outcome,
     Step,
     Wish,
@@ -24,6 +23,7 @@ from dstune.cli.fixes import (
     stale,
     trace_of,
 )
+from dstune.cli.hands import Hand
 from dstune.cli.options import common, empty, evidence_option, facts_option, log_option, no_host_option
 from dstune.errors import DstuneError, Exit, UnobservableError
 from dstune.lang import pick, remarked, say
@@ -221,6 +221,7 @@ def _tell(
                 "cause": h.finding.cause,
                 "place": h.place,
                 "title": pick(h.fix.title),
+                "text": h.text,
                 "run": remarked(h.fix.run, h.fix.remarks),
                 "reason": h.reason,
             }
@@ -303,6 +304,7 @@ def _by_hand(hands: Sequence[Hand]) -> list[str]:
     out = ["", paint(say("By hand:", "需手动处理："), "bold")]
     for hand in hands:
         out.append(wrap(f"- {_hand(hand)}", "  "))
+        out += [f"      {hand.text}"] if hand.text else []
         out += [f"      {line}" for line in commands(hand.fix)]
     return out
 

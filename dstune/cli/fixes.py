@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from dstune.cli.hands import Hand, by_person, hand
 from dstune.derive import disagreements
 from dstune.diagnose import View
 from dstune.expr import UNKNOWN, evaluate, parse
@@ -32,21 +33,6 @@ class Step:
     path: str
     before: str
     after: str
-
-
-@dataclass(frozen=True, slots=True)
-class Hand:
-    """What a person has to do: the finding, its remedy, and why it was not done for them."""
-
-    finding: Finding
-    fix: Fix
-    reason: str
-
-    @property
-    def place(self) -> str:
-        """File and line of the evidence."""
-        cite = next((c for c in self.finding.evidence if c.line), None)
-        return f"{cite.source}:{cite.line}" if cite else self.finding.subject
 
 
 @dataclass(slots=True)
@@ -100,7 +86,7 @@ def carry_out(documents: Sequence[Document], judge: Judge, wish: Wish) -> Outcom
                 continue
             if stale(finding, documents) in wish.known:
                 reasons[finding.cause] = (
-                    _first(finding),
+                    _shown(finding, evidence),
                     say(
                         "a fix for this evidence is written already; restart and give the new log",
                         "针对该证据的修复已写入，请重启后提供新日志",
@@ -112,12 +98,17 @@ def carry_out(documents: Sequence[Document], judge: Judge, wish: Wish) -> Outcom
             break
     for finding in result.diagnosis.findings:
         if finding.fixes and finding.cause in reasons and not finding.because and wish.alone(finding):
-            result.hands.append(Hand(finding, *reasons[finding.cause]))
+            cited = {c.source for c in finding.evidence}
+            own = [d for d in documents if not any(frozenset((d.path, c)) in (other or ()) for c in cited)]
+            result.hands.append(hand(finding, *reasons[finding.cause], own, evidence))
     return result
 
 
-def _first(finding: Finding) -> Fix:
-    return next((f for f in finding.fixes if automatic(f)), finding.fixes[0]) if finding.fixes else Fix({}, "host", "display")
+def _shown(finding: Finding, evidence: Evidence) -> Fix:
+    """The remedy that a person is shown: one for the files that holds here, else the finding's first."""
+    if not finding.fixes:
+        return Fix({}, "host", "display")
+    return next((f for f in finding.fixes if automatic(f) and _holds(f, evidence, finding)), finding.fixes[0])
 
 
 def unsafe() -> str:
@@ -186,8 +177,8 @@ def _remedy(
         if changed:
             return True
     if finding.fixes and not any(c == finding.cause for c, _ in done | refused):
-        shown = _first(finding)
-        reasons[finding.cause] = (shown, reason)
+        shown = _shown(finding, evidence)
+        reasons[finding.cause] = (shown, reason if automatic(shown) else by_person(shown))
     return False
 
 

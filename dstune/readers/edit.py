@@ -138,9 +138,7 @@ def suits(document: Document, fix: Fix, evidence: Evidence) -> bool:
         return _reads(evidence, document.path, {"env", "command", "docker", "dockerfile"})
     if document.kind == "app":
         return bool(fix.edit) or bool(families & CODE) or _reads(evidence, document.path, families)
-    if fix.edit or families & CODE:
-        return False
-    return _reads(evidence, document.path, families)
+    return not fix.edit and _reads(evidence, document.path, families - CODE)
 
 
 def _reads(evidence: Evidence, path: str, families: set[str]) -> bool:

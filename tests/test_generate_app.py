@@ -7,6 +7,7 @@ import asyncio
 import importlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -29,7 +30,7 @@ from dstune.render.size import PREFILL, SCRATCH, size
 ROOT = Path(__file__).parents[1]
 Run = Callable[..., subprocess.CompletedProcess[str]]
 R1 = get("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B")
-MODULES = ("answer", "engine", "kinds", "prefixes", "prompt", "settings", "stops", "trace")
+MODULES = ("answer", "engine", "fields", "kinds", "machine", "prefixes", "prompt", "settings", "stops", "trace")
 
 
 @pytest.fixture(scope="module")
@@ -181,6 +182,97 @@ def test_check_needs_neither_torch_nor_gradio(folder: Path, tmp_path: Path) -> N
     ):
         assert word in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def model_folder(folder: Path, **files: str) -> str:
+    """A folder with these files (`__` for a dot) and a configuration."""
+    folder.mkdir(exist_ok=True)
+    for name, text in ({"config__json": "{}"} | files).items():
+        (folder / name.replace("__", ".")).write_text(text)
+    return str(folder)
+
+
+INDEX = json.dumps({"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}})
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"model__safetensors": "x"}, ""),
+        ({"pytorch_model__bin": "x"}, ""),
+        ({"model__safetensors": "x", "pytorch_model__bin__index__json": INDEX}, ""),  # an index of files that were left out
+        ({"model__safetensors__index__json": INDEX, "model-1__safetensors": "x", "model-2__safetensors": "x"}, ""),
+        ({"model__safetensors__index__json": INDEX, "model-1__safetensors": "x"}, "lacks model-2.safetensors; the download is incomplete"),
+        ({}, "lacks its weights; the download is incomplete"),
+        ({"config__json": "{"}, "download the model again"),
+        ({"model__safetensors": "version https://git-lfs.github.com/spec/v1"}, "is a pointer of Git LFS, not the weights; type: git -C"),
+    ],
+)  # fmt: skip
+def test_a_models_folder_is_looked_at(chat: SimpleNamespace, tmp_path: Path, files: dict[str, str], said: str) -> None:
+    settings = chat.settings.read({"model": {"path": model_folder(tmp_path / "m", **files)}})
+    found = chat.machine.faults(settings)
+    assert [said in fault for fault in found] == ([True] if said else []), found
+
+
+def test_what_else_the_machine_lacks(chat: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def faults(**sections: Any) -> list[str]:
+        return list(chat.machine.faults(chat.settings.read(sections)))
+
+    found = faults(model={"path": "/nowhere/model"})
+    assert found == [
+        "model.path: there is no folder /nowhere/model; write the folder that holds the model's config.json, or its name on the Hub"
+    ]
+    assert faults(model={"path": "owner/name"}) == []  # the Hub's, which only loading can ask
+    (tmp_path / "up").mkdir()
+    inner = model_folder(tmp_path / "up" / "m", model__safetensors="x")
+    [found_one] = faults(model={"path": str(tmp_path / "up")})
+    assert found_one.endswith(f"so it is no model; write {inner}")
+    (tmp_path / "file").touch()
+    assert "is no folder" in faults(model={"path": inner}, log={"file": str(tmp_path / "file/x.jsonl")})[0]
+    assert "cannot be written" in faults(model={"path": inner}, log={"file": str(tmp_path)})[0]
+    monkeypatch.setattr(chat.machine.importlib.util, "find_spec", lambda name: None)
+    [found_one] = faults(model={"path": inner, "quantization": "nf4"})
+    assert found_one.endswith("nf4 needs the package bitsandbytes, which is not installed; type: pip install bitsandbytes")
+    cuda = SimpleNamespace(is_available=lambda: False, device_count=lambda: 0)
+    monkeypatch.setattr(chat.machine.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda, __version__="2.10.0+cpu"))  # type: ignore[arg-type]
+    [found_one] = faults(model={"path": inner, "quantization": "int8"})
+    assert "int8 needs an NVIDIA card, and torch 2.10.0+cpu finds none" in found_one
+    [found_one] = faults(model={"path": inner, "layer_map": {"cuda:0": ["0-3"], "cpu": [4]}})
+    assert found_one == "model.layer_map: cuda:0 is not here; torch 2.10.0+cpu finds 0 cards"
+
+
+def test_a_port_in_use_is_told_before_loading(chat: SimpleNamespace) -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        held.listen()
+        port = held.getsockname()[1]
+        assert f"server.port: {port} is in use on 127.0.0.1" in chat.machine.taken("127.0.0.1", port)[0]
+    assert chat.machine.taken("127.0.0.1", port) == []
+    assert "server.host: cannot listen on 192.0.2.1:" in chat.machine.taken("192.0.2.1", port)[0]
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"tools": None, "tool_choice": "auto", "functions": [], "response_format": {"type": "text"}, "logprobs": False, "top_logprobs": 0}, ""),
+        ({"n": 1, "frequency_penalty": 0.0, "presence_penalty": 0, "logit_bias": {}, "user": "u", "store": False, "metadata": {"a": "b"}}, ""),
+        ({"parallel_tool_calls": True, "service_tier": "auto", "reasoning_effort": "medium", "modalities": ["text"], "unknown": None}, ""),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools: this server calls no tools"),
+        ({"functions": [{"name": "f"}]}, "functions: this server calls no tools"),
+        ({"tool_choice": "required"}, "tool_choice: "),
+        ({"response_format": {"type": "json_object"}}, "response_format: the form of an answer cannot be forced here"),
+        ({"logprobs": True}, "logprobs: "),
+        ({"n": 2}, "n: one request gives one answer"),
+        ({"n": True}, "n: "),
+        ({"frequency_penalty": 0.5}, "frequency_penalty: "),
+        ({"max_token": 5}, "max_token: no such field here"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_honoured_is_refused(chat: SimpleNamespace, fields: dict[str, Any], said: str) -> None:
+    found = chat.fields.refused(fields)
+    assert found.startswith(said)
+    assert bool(found) is bool(said)
 
 
 def test_options_that_contradict(run_dstune: Run, tmp_path: Path) -> None:
@@ -756,6 +848,24 @@ def test_a_broken_device_tells_everyone_and_ends_the_process(chat: SimpleNamespa
     assert job.finish == "error"
     assert killed
     assert "illegal memory access" in bench.engine.failed
+
+
+def test_a_model_that_cannot_be_loaded_is_said_without_a_traceback(
+    chat: SimpleNamespace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench = Bench(chat)
+    stopped: list[bool] = []
+
+    def lost() -> Any:
+        raise chat.settings.SettingsError("model.path: a file of /m is damaged")
+
+    bench.engine.make, bench.engine.stop = lost, lambda: stopped.append(True)
+    bench.run(lambda: asyncio.to_thread(bench.engine.thread.join, 5))
+    assert stopped == [True]
+    with pytest.raises(chat.engine.BusyError, match="is damaged"):
+        bench.engine.submit(bench.job(prompt(1)))
+    assert bench.engine.failed == "model.path: a file of /m is damaged"
+    assert "Traceback" not in capsys.readouterr().err
 
 
 def test_the_log_names_events_and_no_words(chat: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -194,6 +194,35 @@ def test_what_is_wrong_is_said(app: Server) -> None:
         assert word in json.loads(refused.value.read())["error"]["message"]
 
 
+NEUTRAL = {
+    "tools": [], "tool_choice": "none", "response_format": {"type": "text"}, "logprobs": False, "n": 1, "frequency_penalty": 0, "presence_penalty": 0.0,
+    "logit_bias": {}, "user": "u1", "seed": 7, "parallel_tool_calls": True, "store": False, "service_tier": "auto", "top_k": -1, "stop": None,
+}  # fmt: skip
+
+
+def test_fields_of_the_api_are_honoured_or_refused(app: Server, reference: dict[str, str]) -> None:
+    """Greedy, so a seed is harmless; what asks for nothing changes nothing."""
+    assert ask(app.url, QUESTIONS[0], **NEUTRAL).text == reference[QUESTIONS[0]]
+    cut = ask(app.url, QUESTIONS[0], max_completion_tokens=3)
+    assert cut.usage["completion_tokens"] == 3
+    for more, said in (
+        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}]}, "tools: this server calls no tools"),
+        ({"response_format": {"type": "json_object"}}, "response_format: "),
+        ({"logprobs": True, "top_logprobs": 2}, "logprobs: "),
+        ({"n": 2}, "n: one request gives one answer"),
+        ({"seed": 7, "temperature": 1}, "seed: "),
+        ({"presence_penalty": 1.5}, "presence_penalty: "),
+        (
+            {"messages": [{"role": "assistant", "content": "", "tool_calls": [{}]}, {"role": "user", "content": "x"}]},
+            "messages: this server calls no",
+        ),
+    ):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            _open(app.url + "/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], **more})
+        assert refused.value.code == 400
+        assert json.loads(refused.value.read())["error"]["message"].startswith(said)
+
+
 def test_stop_texts_and_models_and_metrics(app: Server, reference: dict[str, str]) -> None:
     whole = reference[QUESTIONS[0]]
     assert ask(app.url, QUESTIONS[0], stop=["is"]).text == whole.split("is")[0]
@@ -325,18 +354,44 @@ def test_before_and_after(app: Server, logs: Path) -> None:
     assert held["fixed"] < 1.1 * held["naive"]
 
 
-def test_a_model_that_is_not_there_is_said(logs: Path, app: Server) -> None:
+@pytest.mark.parametrize(
+    ("section", "changed", "said"),
+    [
+        ("model", {"path": "/nowhere/model"}, "model.path: there is no folder /nowhere/model"),
+        ("model", {"path": "no-one/no-model"}, "model.path: no-one/no-model cannot be read: "),
+        ("model", {"quantization": "nf4"}, "model.quantization: nf4 needs an NVIDIA card, and torch 2."),
+        ("server", {}, "server.port: "),  # the port that the running app holds
+    ],
+)
+def test_what_is_missing_is_said(logs: Path, app: Server, section: str, changed: dict[str, Any], said: str) -> None:
     out = logs / "my-chat"
-    for path, said in (("/nowhere/model", "there is no folder /nowhere/model"), ("no-one/no-model", "cannot be read")):
-        config = yaml.safe_load((out / "config.yaml").read_text())
-        config["model"]["path"] = path
-        (logs / "lost.yaml").write_text(yaml.safe_dump(config))
-        command = [servers.python("app"), str(out / "app.py"), "--config", str(logs / "lost.yaml")]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, env={"PATH": "/usr/bin:/bin", **ENV})
-        assert done.returncode == 2
-        assert "model.path: " in done.stderr
-        assert said in done.stderr
-        assert "Traceback" not in done.stderr
+    config = yaml.safe_load((out / "config.yaml").read_text())
+    config["server"]["port"] = config["server"]["port"] if section == "server" else free_port()
+    config[section] |= changed
+    (logs / "lost.yaml").write_text(yaml.safe_dump(config))
+    command = [servers.python("app"), str(out / "app.py"), "--config", str(logs / "lost.yaml")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env={"PATH": "/usr/bin:/bin", **ENV})
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_damaged_file_is_said_by_the_worker(logs: Path, app: Server) -> None:
+    """What only loading can find: one sentence, and the process ends."""
+    out, folder = logs / "my-chat", logs / "damaged"
+    folder.mkdir()
+    for path in servers.MODEL.iterdir():
+        if path.suffix != ".safetensors":
+            (folder / path.name).symlink_to(path)
+    (folder / "model.safetensors").write_bytes((servers.MODEL / "model.safetensors").read_bytes()[:200_000])
+    config = yaml.safe_load((out / "config.yaml").read_text())
+    config["model"]["path"], config["server"]["port"] = str(folder), free_port()
+    (logs / "damaged.yaml").write_text(yaml.safe_dump(config))
+    command = [servers.python("app"), str(out / "app.py"), "--config", str(logs / "damaged.yaml")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env={"PATH": "/usr/bin:/bin", **ENV})
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith(f"model.path: a file of {folder} is damaged (")
+    assert "Traceback" not in done.stderr
 
 
 def test_it_ends_in_order(app: Server) -> None:

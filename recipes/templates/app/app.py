@@ -1,6 +1,8 @@
 """Starts the chat server.
 
-python app.py [--config config.yaml] [--check]      --check reads the configuration and starts nothing
+python app.py [--config config.yaml] [--check]      --check starts nothing: is the configuration right, and is here what it names?
+
+Ends with 0 when it was asked to end, 2 when the configuration cannot be used here, 1 when the device failed.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
+from chat import machine
 from chat import settings as configuration
 
 GRACE_S = 20
@@ -28,22 +31,35 @@ def main() -> int:
     """Reads the configuration, then serves until a signal ends it."""
     parser = argparse.ArgumentParser(description="Chat page and OpenAI-compatible API around one model")
     parser.add_argument("--config", default="config.yaml")
-    parser.add_argument("--check", action="store_true", help="read the configuration and start nothing")
+    parser.add_argument("--check", action="store_true", help="look whether the configuration can be used here; start nothing")
     options = parser.parse_args()
     try:
         settings = configuration.load(options.config)
-        if path := os.environ.get("MODEL_PATH"):  # in a container the model's folder is mounted elsewhere
-            settings = replace(settings, model=replace(settings.model, path=path))
+        # In a container the environment says where the model's folder is mounted, and where to listen: on all addresses there.
+        path = os.path.expanduser(os.environ.get("MODEL_PATH") or settings.model.path)
+        host = os.environ.get("GRADIO_SERVER_NAME") or settings.server.host
+        port = os.environ.get("GRADIO_SERVER_PORT") or str(settings.server.port)
+        settings = replace(settings, model=replace(settings.model, path=path))
+        faults = [] if port.isdecimal() else [f"GRADIO_SERVER_PORT: must be a number, not {port!r}"]
+        faults += machine.faults(settings)
+        if not faults and not options.check:  # who checks may well have the server running
+            faults = machine.taken(host, int(port))
+        if faults:
+            raise configuration.SettingsError("\n".join(faults))
         if options.check:
             print(f"{options.config} is valid")
             return 0
-        return serve(settings)
+        return serve(settings, host, int(port))
     except configuration.SettingsError as error:
         print(f"{options.config} cannot be used:\n{error}", file=sys.stderr)
-        return 2
+    except ModuleNotFoundError as error:
+        print(
+            f"The package {error.name} is not installed in {sys.prefix}; type: pip install -r requirements.txt", file=sys.stderr
+        )
+    return 2
 
 
-def serve(settings: configuration.Settings) -> int:
+def serve(settings: configuration.Settings, host: str, port: int) -> int:
     """Page, API and engine in this process. Imports torch and gradio only here, so that a wrong configuration is told at once."""
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
     # Threads of torch on a CPU sleep when they wait. By default they spin, which halves the speed as soon as anything else runs.
@@ -93,11 +109,12 @@ def serve(settings: configuration.Settings) -> int:
             pages.stop_event.set()
             await super().shutdown(sockets)
 
-    # In a container the environment says where to listen: the port is published from all addresses there.
-    host = os.environ.get("GRADIO_SERVER_NAME", settings.server.host)
-    port = int(os.environ.get("GRADIO_SERVER_PORT", settings.server.port))
+    server = Server(uvicorn.Config(app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=LINGER_S))
+    engine.stop = lambda: setattr(server, "should_exit", True)
     with contextlib.suppress(KeyboardInterrupt):  # uvicorn passes the signal on once it has ended in order
-        Server(uvicorn.Config(app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=LINGER_S)).run()
+        server.run()
+    if isinstance(engine.error, configuration.SettingsError):
+        raise engine.error
     return 1 if engine.failed else 0
 
 

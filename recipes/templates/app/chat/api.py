@@ -12,10 +12,11 @@ from typing import Any, Literal
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from chat.answer import Piece, answer, limits
 from chat.engine import BusyError, Engine, Job, RequestError
+from chat.fields import refused
 from chat.prompt import TooLongError, prepare
 from chat.settings import Settings
 
@@ -37,6 +38,8 @@ class ChatMessage(BaseModel):
 
     role: str = Field(pattern="^(system|developer|user|assistant)$")
     content: str | list[TextPart]
+    tool_calls: list[Any] | None = None
+    function_call: dict[str, Any] | None = None
 
     def plain(self) -> dict[str, str]:
         """Role and text."""
@@ -51,20 +54,22 @@ class StreamOptions(BaseModel):
 
 
 class ChatRequest(BaseModel):
-    """The fields that are read; what else a client sends has no effect."""
+    """The fields that are read. What else a client sends is judged by `fields.refused`."""
+
+    model_config = ConfigDict(extra="allow")
 
     messages: list[ChatMessage] = Field(min_length=1)
-    model: str = ""
-    stream: bool = False
+    model: str | None = None
+    stream: bool | None = False
     stream_options: StreamOptions | None = None
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, gt=0, le=1)
-    top_k: int | None = Field(None, ge=0, le=256)
+    top_k: int | None = Field(None, ge=-1, le=256)
     max_tokens: int | None = Field(None, ge=1)
     max_completion_tokens: int | None = Field(None, ge=1)
     stop: str | list[str] | None = None
-    n: int = Field(1, ge=1, le=1)
-    ignore_eos: bool = False
+    seed: int | None = None
+    ignore_eos: bool | None = False
 
 
 def add_routes(app: FastAPI, settings: Settings, engine: Engine, tokenizer: Any) -> None:
@@ -78,6 +83,10 @@ def add_routes(app: FastAPI, settings: Settings, engine: Engine, tokenizer: Any)
 
     @app.post("/v1/chat/completions", response_model=None)
     async def chat(body: ChatRequest, request: Request) -> Response:
+        if fault := refused(body.model_extra or {}):
+            return refusal(400, fault, "unsupported_value")
+        if any(m.tool_calls or m.function_call for m in body.messages):
+            return refusal(400, "messages: this server calls no tools, and its model cannot read calls", "unsupported_value")
         messages = [m.plain() for m in body.messages]
         if messages[-1]["role"] != "user":
             return refusal(400, "messages: the last one must be the user's")
@@ -86,9 +95,15 @@ def add_routes(app: FastAPI, settings: Settings, engine: Engine, tokenizer: Any)
         except TooLongError as error:
             return refusal(400, str(error), "context_length_exceeded")
         job = limits(
-            settings, prepared, temperature=body.temperature, top_p=body.top_p, top_k=body.top_k, ignore_eos=body.ignore_eos,
-            max_new_tokens=body.max_completion_tokens or body.max_tokens,
+            settings, prepared, temperature=body.temperature, top_p=body.top_p, ignore_eos=body.ignore_eos,
+            top_k=0 if body.top_k == -1 else body.top_k, max_new_tokens=body.max_completion_tokens or body.max_tokens,
         )  # fmt: skip
+        if body.seed is not None and job.sampling.temperature:
+            return refusal(
+                400,
+                "seed: a batch is drawn together and cannot be repeated; leave it out, or write temperature 0",
+                "unsupported_value",
+            )
         stop = [body.stop] if isinstance(body.stop, str) else body.stop or []
         pieces = answer(engine, tokenizer, job, prepared.thinking, stop)
         head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": name}

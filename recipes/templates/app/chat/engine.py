@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chat.prefixes import SHORTEST, PrefixStore, shared
-from chat.settings import Sampling, Settings
+from chat.settings import Sampling, Settings, SettingsError
 from chat.stops import runs_away
 from chat.trace import Trace
 
@@ -87,6 +87,8 @@ class Engine:
         self.ready = threading.Event()
         self.closing = False
         self.failed = ""
+        self.error: BaseException | None = None
+        self.stop: Callable[[], object] = lambda: os.kill(os.getpid(), signal.SIGTERM)
         self.numbers = itertools.count(1)
         self.loop: asyncio.AbstractEventLoop | None = None
         self.news: list[tuple[Job, list[int], str]] = []
@@ -390,15 +392,19 @@ class Engine:
             self.loop.call_soon_threadsafe(_hand_out, news)
 
     def _die(self, error: BaseException) -> None:
-        """The device is in no state that can be trusted: everyone is told, and the process ends so that it is started anew."""
-        self.failed = f"{type(error).__name__}: {error}".split("\n")[0]
-        self.trace.log.critical("engine stopped: %s", self.failed, exc_info=not isinstance(error, SystemExit))
+        """The device is in no state that can be trusted: everyone is told, and the process ends so that it is started anew. What the
+        configuration asks for in vain is said in its own words."""
+        told = isinstance(error, SettingsError)
+        with self.wake:  # no request comes in between: it would wait for ever
+            self.error = error
+            self.failed = str(error) if told else f"{type(error).__name__}: {error}".split("\n")[0]
+        self.trace.log.critical("engine stopped: %s", self.failed, exc_info=not (told or isinstance(error, SystemExit)))
         for job in [*self.waiting, *(s.job for s in self.slots if s.job)]:
             job.error, job.finish = "the server had to stop", "error"
             self.news.append((job, [], "error"))
         self._deliver()
         self.ready.set()
-        os.kill(os.getpid(), signal.SIGTERM)
+        self.stop()
 
 
 def _hand_out(news: list[tuple[Job, list[int], str]]) -> None:

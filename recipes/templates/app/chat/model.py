@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from chat.attention import NAME, slot_attention
@@ -51,16 +52,20 @@ def longest(settings: Settings) -> int:
 
 def _read(kind: Any, path: str) -> Any:
     """The configuration or the tokenizer of a model. Raises `SettingsError` where it cannot be had."""
-    if path.startswith(("/", ".", "~")) and not Path(path).is_dir():
-        raise SettingsError(f"model.path: there is no folder {path}")
     try:
         return kind.from_pretrained(path)
     except (OSError, ValueError) as error:
-        raise SettingsError(f"model.path: {path} cannot be read: {error}") from error
+        nowhere = "" if os.path.isdir(path) else f"; there is no folder {os.path.abspath(path)} either"
+        raise SettingsError(f"model.path: {path} cannot be read: {_first(error)}{nowhere}") from error
+
+
+def _first(error: BaseException) -> str:
+    """The first line of what a library says."""
+    return str(error).strip().split("\n")[0].rstrip(". ") or type(error).__name__
 
 
 def load(settings: Settings) -> Loaded:
-    """The model on its devices."""
+    """The model on its devices. Raises `SettingsError` where it cannot be had here as configured."""
     wanted = settings.model
     cuda = torch.cuda.is_available()
     if cuda:
@@ -76,13 +81,25 @@ def load(settings: Settings) -> Loaded:
             torch.cuda.set_per_process_memory_fraction(min(1.0, wanted.vram_limit_gib * 2**30 / total))
     config = AutoConfig.from_pretrained(wanted.path)
     placed = _device_map(settings, config.num_hidden_layers) if wanted.layer_map else "cuda:0" if cuda else "cpu"
-    model = AutoModelForCausalLM.from_pretrained(
-        wanted.path,
-        dtype=_dtype(wanted.dtype, cuda),
-        device_map=placed,
-        attn_implementation=NAME,
-        **_quantized(wanted.quantization),
-    )
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            wanted.path,
+            dtype=_dtype(wanted.dtype, cuda),
+            device_map=placed,
+            attn_implementation=NAME,
+            **_quantized(wanted.quantization),
+        )
+    except torch.cuda.OutOfMemoryError as error:
+        raise SettingsError(
+            f"model: the card has no room for {wanted.path}: {_first(error)}; see who else is on it (nvidia-smi), or write "
+            "model.quantization: nf4, or a model.layer_map with layers on the cpu"
+        ) from error
+    except SafetensorError as error:
+        raise SettingsError(
+            f"model.path: a file of {wanted.path} is damaged ({_first(error)}); download the model again"
+        ) from error
+    except (OSError, ValueError, ImportError) as error:
+        raise SettingsError(f"model: {wanted.path} cannot be loaded as configured: {_first(error)}") from error
     model.eval()
     if cuda:
         torch.cuda.synchronize()  # loading may have copied on other streams

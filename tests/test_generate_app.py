@@ -397,6 +397,8 @@ def test_layer_maps_are_checked_against_the_model(
         ("model: {path: 3}", "model.path: must be text"),
         ("model: {path: x}\nserver: {port: '7860'}", "server.port: must be a number, not '7860'"),
         ("model: {path: x}\nserver: {concurrency: true}", "server.concurrency: must be a number, not True"),
+        ("model: {path: x}\nserver: {concurrency: .nan}", "server.concurrency: must be a finite number, not nan"),
+        ("model: {path: x, layer_map: {cpu: ['0-99999999999']}}", "no model has more than 10000 layers"),
         ("model: {path: x}\nserver: {concurrency: 1.5}", "server.concurrency: must be a whole number, not 1.5"),
         ("model: {path: x}\nserver: 3", "server: must be a table, not 3"),
         ("model: {path: x}\ncache: {kv_compress_ratio: 0.3}", "half .8 bit for 16. is the smallest form"),
@@ -410,6 +412,12 @@ def test_layer_maps_are_checked_against_the_model(
 def test_wrong_values_are_named(chat: SimpleNamespace, text: str, said: str) -> None:
     with pytest.raises(chat.settings.SettingsError, match=said):
         chat.settings.read(yaml.safe_load(text))
+
+
+def test_a_file_in_another_encoding_is_said(chat: SimpleNamespace, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("model: {path: x}", encoding="utf-16")
+    with pytest.raises(chat.settings.SettingsError, match="is not written in UTF-8"):
+        chat.settings.load(tmp_path / "config.yaml")
 
 
 # Words
@@ -541,6 +549,31 @@ def test_prompts(chat: SimpleNamespace) -> None:
     with pytest.raises(chat.prompt.TooLongError):
         chat.prompt.prepare(Words(), settings, long)
     assert "a" not in "".join(map(chr, chat.prompt.prepare(Words(), settings, long, drop=True).tokens)).replace("assistant", "")
+    half = chat.prompt.prepare(Words(), settings, [{"role": "user", "content": "\ud800 hi"}])  # JSON can say this, UTF-8 cannot
+    assert "? hi" in "".join(map(chr, half.tokens))
+
+
+def test_what_cannot_fit_is_not_read(chat: SimpleNamespace) -> None:
+    """Fifty million characters took a minute, and everybody's text stood still; a long history was read once for each turn that left."""
+    settings = chat.settings.read(
+        {"model": {"path": "x"}, "cache": {"context": 256}, "generation": {"default": {"max_new_tokens": 64}}}
+    )
+    read: list[int] = []
+
+    class Counted(Words):
+        def __call__(self, text: str, add_special_tokens: bool) -> Any:
+            read.append(len(text))
+            return super().__call__(text, add_special_tokens)
+
+    with pytest.raises(chat.prompt.TooLongError, match="50000000 characters"):
+        chat.prompt.prepare(Counted(), settings, [{"role": "user", "content": "x" * 50_000_000}])
+    assert read == []
+    turns = [{"role": "user" if n % 2 == 0 else "assistant", "content": f"{n} words"} for n in range(2001)]
+    turns[100] = {"role": "user", "content": "y" * 1_000_000}
+    text = "".join(map(chr, chat.prompt.prepare(Counted(), settings, turns, drop=True).tokens))
+    assert "2000 words" in text
+    assert "1994 words" in text
+    assert len(read) < 40
 
 
 # The engine, over a device that keeps account of what its cache holds
@@ -788,6 +821,28 @@ def test_time_is_bounded_waiting_and_running(chat: SimpleNamespace) -> None:
     assert (waiting.finish, waiting.error) == ("error", "no place within 1 s")
 
 
+def test_who_had_no_place_is_told_to_come_back(chat: SimpleNamespace) -> None:
+    """Not that the request failed: waiting too long and a server that closes are the busy answer (503), as a full queue is."""
+    bench = Bench(chat, concurrency=1)
+    bench.device.gate = threading.Event()
+
+    async def closing() -> None:
+        running = bench.engine.submit(bench.job(prompt(1), 30))
+        waiting = chat.answer.answer(bench.engine, Words(), bench.job(prompt(2)), False)
+        first = asyncio.create_task(anext(waiting))
+        while len(bench.engine.waiting) != 1 or running.slot < 0:
+            await asyncio.sleep(0.01)
+        end = asyncio.create_task(asyncio.to_thread(bench.engine.close, 5))
+        while not bench.engine.closing:
+            await asyncio.sleep(0.01)
+        bench.device.gate.set()
+        await end
+        with pytest.raises(chat.engine.BusyError, match="the server is closing"):
+            await first
+
+    bench.run(closing)
+
+
 def test_a_runaway_is_stopped(chat: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Device, "next", staticmethod(lambda tokens: 198))
     bench = Bench(chat)
@@ -885,6 +940,23 @@ def test_a_log_that_cannot_be_written_is_said(chat: SimpleNamespace, tmp_path: P
     (tmp_path / "file").touch()
     with pytest.raises(chat.settings.SettingsError, match=r"^log\.file: .*file/x\.jsonl cannot be written: "):
         chat.trace.Trace(chat.settings.Log(file=str(tmp_path / "file/x.jsonl")))
+
+
+def test_a_full_disk_is_told_once(chat: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A traceback for every line filled what was left."""
+    trace = chat.trace.Trace(chat.settings.Log(file=str(tmp_path / "log.jsonl")))
+    file = trace.log.handlers[1]
+    stream, file.stream = file.stream, open("/dev/full", "w", encoding="utf-8")  # noqa: SIM115
+    for n in range(50):
+        trace("request", "stop", id=n)
+    said = capsys.readouterr().err
+    assert said.count("log.jsonl cannot be written: No space left on device; the server goes on") == 1
+    assert said.count("request stop") == 50
+    assert "Traceback" not in said
+    file.stream = stream
+    trace("request", "stop", id=50)
+    assert "log.jsonl is written again; 50 lines are lost" in capsys.readouterr().err
+    assert json.loads((tmp_path / "log.jsonl").read_text().splitlines()[-1])["id"] == 50
 
 
 def test_counters_are_told_in_full(chat: SimpleNamespace) -> None:

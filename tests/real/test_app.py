@@ -194,6 +194,23 @@ def test_what_is_wrong_is_said(app: Server) -> None:
         assert word in json.loads(refused.value.read())["error"]["message"]
 
 
+def test_what_is_too_large_is_refused_and_stops_nobody(app: Server) -> None:
+    """Fifty million characters: a minute in which everybody's text stood still, and 3 GB."""
+    before = psutil.Process(app.process.pid).memory_info().rss
+    for size, code, word in (
+        (50_000_000, 413, "a request has 8388608 at most"),
+        (7_000_000, 400, "the prompt has 7000000 characters"),
+    ):
+        begin = time.monotonic()
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            _open(app.url + "/v1/chat/completions", {"messages": [{"role": "user", "content": "x" * size}]})
+        assert refused.value.code == code
+        assert word in json.loads(refused.value.read())["error"]["message"]
+        assert time.monotonic() - begin < 5
+    assert psutil.Process(app.process.pid).memory_info().rss - before < 200e6
+    assert ask(app.url, "Half a character: \ud800", max_tokens=2).usage["completion_tokens"] == 2
+
+
 NEUTRAL = {
     "tools": [], "tool_choice": "none", "response_format": {"type": "text"}, "logprobs": False, "n": 1, "frequency_penalty": 0, "presence_penalty": 0.0,
     "logit_bias": {}, "user": "u1", "seed": 7, "parallel_tool_calls": True, "store": False, "service_tier": "auto", "top_k": -1, "stop": None,
@@ -395,21 +412,29 @@ def test_a_damaged_file_is_said_by_the_worker(logs: Path, app: Server) -> None:
 
 
 def test_it_ends_in_order(app: Server) -> None:
-    """The last test of this file: a signal ends the server while an answer runs and a page is open, and the answer is whole."""
+    """The last test of this file: a signal ends the server while answers run, one waits and a page is open. What runs ends whole."""
     found: list[Reply] = []
+    codes: list[int] = []
     with _open(app.url + "/config") as answer:
         prefix = json.load(answer)["api_prefix"]
     page = _open(f"{app.url}{prefix}/heartbeat/open")
     assert b"ALIVE" in page.readline()
-    thread = threading.Thread(
-        target=lambda: found.append(ask(app.url, QUESTIONS[1] + " Now.", ignore_eos=True, max_tokens=TOKENS))
-    )
-    thread.start()
-    time.sleep(1.0)
+
+    def one(n: int) -> None:
+        try:
+            found.append(ask(app.url, f"{n}: {QUESTIONS[1]} Now.", ignore_eos=True, max_tokens=TOKENS))
+        except urllib.error.HTTPError as error:
+            codes.append(error.code)
+
+    threads = [threading.Thread(target=one, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    assert wait_for(lambda: (gauge(app, "running"), gauge(app, "waiting")) == (3, 1))
     app.process.terminate()
-    thread.join(60)
-    assert found
-    assert found[0].usage["completion_tokens"] == TOKENS
+    for thread in threads:
+        thread.join(60)
+    assert [reply.usage["completion_tokens"] for reply in found] == [TOKENS] * 3
+    assert codes == [503], "who has no place yet is told to come back"
     assert app.process.wait(10) in (0, -15)  # uvicorn ends in order, then as the signal says; it waits for no open page
     assert "server stopped" in app.log.read_text()
     assert "Traceback" not in app.log.read_text()

@@ -70,9 +70,9 @@ def test_nobody_reads_and_nothing_is_generated(fixed: Server, come: Callable[[Se
         return (sum(process.cpu_times()[:2]) - before) / seconds
 
     leave = come(fixed)
-    assert busy() > 0.5, "it generates while somebody reads"
+    assert busy() > 0.2, "it generates while somebody reads"
     leave()
-    end = time.monotonic() + 10
-    while (now := busy()) > 0.3 and time.monotonic() < end:
+    end = time.monotonic() + 15
+    while (now := busy()) > 0.1 and time.monotonic() < end:
         pass
-    assert now < 0.3, "it goes on generating for nobody"
+    assert now < 0.1, "it goes on generating for nobody"

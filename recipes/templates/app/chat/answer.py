@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from chat.engine import Engine, Job, RequestError
+from chat.engine import BusyError, Engine, Job, RequestError
 from chat.prompt import Detokenizer, Prepared
 from chat.settings import Settings
 from chat.stops import StopText
@@ -64,8 +64,8 @@ async def answer(
 ) -> AsyncIterator[list[Piece]]:
     """Pieces of an answer as they come: all tokens that wait are taken at once, so a slow reader gets fewer, larger pieces.
 
-    `job.reason` says at the end why it ended. Raises `BusyError` at once and `RequestError` when this request failed. Leaving the loop
-    early cancels the request.
+    `job.reason` says at the end why it ended. Raises `BusyError` where there was no place for it, at once or after waiting, and
+    `RequestError` when this request failed. Leaving the loop early cancels the request.
     """
     text, split, stops = Detokenizer(tokenizer), Thinking(thinking), StopText(stop)
     engine.submit(job)
@@ -83,6 +83,6 @@ async def answer(
                 job.cut = True
                 return
         if job.error:
-            raise RequestError(job.error)
+            raise RequestError(job.error) if job.started else BusyError(job.error)
     finally:
         engine.cancel(job)

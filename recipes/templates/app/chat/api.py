@@ -7,12 +7,13 @@ import json
 import time
 import uuid
 from collections.abc import AsyncIterator, Coroutine
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
 
 from chat.answer import Piece, answer, limits
 from chat.engine import BusyError, Engine, Job, RequestError
@@ -24,6 +25,33 @@ FINISH = {"stop": "stop", "length": "length", "timeout": "length", "runaway": "l
 """Our reasons in OpenAI's words. An answer cut for its time or its repetition is incomplete, which is what `length` tells a client."""
 LEFT = 499
 """The status that proxies log for a client that closed the connection."""
+
+
+BODY, BODY_PER_TOKEN = 8 << 20, 64
+"""Bytes of a request at most, and for each token of a long context: more than text takes that could be answered, also as \\u escapes."""
+
+
+class Bounded:
+    """Refuses larger requests, and keeps nothing of what is too much. It is read to its end: who still writes reads no answer."""
+
+    def __init__(self, app: Any, most: int) -> None:
+        self.app, self.most = app, most
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Counts what comes."""
+        came = 0
+
+        async def counted() -> Any:
+            nonlocal came
+            message = await receive()
+            came += len(message.get("body", b""))
+            if came <= self.most:
+                return message
+            while message.get("more_body"):
+                message = await receive()
+            raise HTTPException(413, f"body: {came} bytes and more, and a request has {self.most} at most")
+
+        await self.app(scope, counted if scope["type"] == "http" else receive, send)
 
 
 class TextPart(BaseModel):
@@ -47,6 +75,10 @@ class ChatMessage(BaseModel):
         return {"role": "system" if self.role == "developer" else self.role, "content": text}
 
 
+Stop = Annotated[str, Field(max_length=256)]
+"""A stop text. Each is looked for at every token, so their number and length are bounded."""
+
+
 class StreamOptions(BaseModel):
     """What a stream carries beside the text."""
 
@@ -67,7 +99,7 @@ class ChatRequest(BaseModel):
     top_k: int | None = Field(None, ge=-1, le=256)
     max_tokens: int | None = Field(None, ge=1)
     max_completion_tokens: int | None = Field(None, ge=1)
-    stop: str | list[str] | None = None
+    stop: Stop | list[Stop] | None = Field(None, max_length=16)
     seed: int | None = None
     ignore_eos: bool | None = False
 
@@ -79,7 +111,15 @@ def add_routes(app: FastAPI, settings: Settings, engine: Engine, tokenizer: Any)
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> Response:
         deepest = max(error.errors(), key=lambda e: len(e["loc"]))  # of a text or a list of parts, the one that was meant
+        if deepest["type"] == "json_invalid":
+            return refusal(400, f"body: no JSON: {deepest['ctx']['error']} at character {deepest['loc'][-1]}")
         return refusal(400, f"{'.'.join(str(p) for p in deepest['loc'][1:]) or 'body'}: {deepest['msg']}")
+
+    @app.exception_handler(HTTPException)
+    async def failed(_: Request, error: HTTPException) -> Response:
+        return refusal(error.status_code, str(error.detail))
+
+    app.add_middleware(Bounded, most=max(BODY, BODY_PER_TOKEN * settings.cache.context))
 
     @app.post("/v1/chat/completions", response_model=None)
     async def chat(body: ChatRequest, request: Request) -> Response:
@@ -91,7 +131,7 @@ def add_routes(app: FastAPI, settings: Settings, engine: Engine, tokenizer: Any)
         if messages[-1]["role"] != "user":
             return refusal(400, "messages: the last one must be the user's")
         try:
-            prepared = prepare(tokenizer, settings, messages)
+            prepared = await asyncio.to_thread(prepare, tokenizer, settings, messages)
         except TooLongError as error:
             return refusal(400, str(error), "context_length_exceeded")
         job = limits(
@@ -163,7 +203,7 @@ async def opening(pieces: AsyncIterator[list[Piece]]) -> list[Piece]:
 
 def refusal(status: int, message: str, code: str = "invalid_request", headers: dict[str, str] | None = None) -> Response:
     """An error in OpenAI's form."""
-    kind = "invalid_request_error" if status == 400 else "server_error"
+    kind = "invalid_request_error" if status < 500 else "server_error"
     return JSONResponse({"error": {"message": message, "type": kind, "code": code}}, status, headers)
 
 

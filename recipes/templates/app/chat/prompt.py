@@ -10,6 +10,8 @@ from chat.kinds import kind_of, with_directive
 from chat.settings import Prompt, Settings
 
 Message = dict[str, str]
+CHARACTERS = 128
+"""Characters of a token at most: a run of spaces. A text that is longer than this says is not read token by token to find out."""
 
 
 class TooLongError(Exception):
@@ -28,13 +30,17 @@ class Prepared:
 def prepare(tokenizer: Any, settings: Settings, messages: Sequence[Message], drop: bool = False) -> Prepared:
     """The prompt of a conversation whose last message is the user's. `drop` leaves out the oldest turns until it fits.
 
-    Raises `TooLongError` where it does not fit.
+    Raises `TooLongError` where it does not fit. Takes a second for a million characters: not for the event loop.
     """
-    question = messages[-1]["content"]
+    turns = [_plain(m) for m in messages]
+    question = turns[-1]["content"]
     kind = kind_of(question)
-    directive = settings.generation.of(kind).directive
-    turns = [*messages[:-1], {**messages[-1], "content": with_directive(question, directive)}]
+    turns[-1]["content"] = with_directive(question, settings.generation.of(kind).directive)
     room = settings.cache.context - min(256, settings.cache.context // 4)  # an answer needs some room of its own
+    if drop:
+        turns = _last(tokenizer, turns, room)
+    if (length := sum(len(m["content"]) for m in turns)) > room * CHARACTERS:
+        raise TooLongError(f"the prompt has {length} characters, and at most {room} tokens leave room for an answer")
     while True:
         text = render(tokenizer, settings.prompt, turns)
         tokens = list(tokenizer(text, add_special_tokens=False).input_ids)
@@ -47,12 +53,30 @@ def prepare(tokenizer: Any, settings: Settings, messages: Sequence[Message], dro
         del turns[system : system + 2]
 
 
+def _plain(message: Message) -> Message:
+    """A message that tokenisers take: JSON may hold half a character. Reasoning of earlier turns is not read again: the vendors' templates
+    cut it too."""
+    text = message["content"].encode("utf-8", "replace").decode()
+    return {**message, "content": text.rpartition("</think>")[2].strip() if message["role"] == "assistant" else text}
+
+
+def _last(tokenizer: Any, turns: list[Message], room: int) -> list[Message]:
+    """The system message and as many of the last turns as may fit, each read once; `prepare` then reads them together."""
+    system, kept, tokens = int(turns[0]["role"] == "system"), len(turns) - 1, 0
+    for number in range(len(turns) - 1, system - 1, -1):
+        text = turns[number]["content"]
+        tokens += room + 1 if len(text) > room * CHARACTERS else len(tokenizer(text, add_special_tokens=False).input_ids)
+        if tokens > room:
+            break
+        kept = number
+    while turns[kept]["role"] != "user":
+        kept += 1
+    return [*turns[:system], *turns[kept:]]
+
+
 def render(tokenizer: Any, settings: Prompt, messages: Sequence[Message]) -> str:
     """The model's own chat template. It writes the opening token, so tokenising must add none."""
     turns = [dict(m) for m in messages]
-    for turn in turns:
-        if turn["role"] == "assistant":  # reasoning of earlier turns is not read again: the vendors' templates cut it too
-            turn["content"] = turn["content"].rpartition("</think>")[2].strip()
     if settings.system == "user" and turns[0]["role"] == "system" and len(turns) > 1:
         first = turns.pop(0)["content"]
         turns[0]["content"] = f"{first}\n\n{turns[0]['content']}"

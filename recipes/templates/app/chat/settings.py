@@ -6,6 +6,7 @@ Imports neither torch nor transformers: a configuration can be checked on any ma
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, is_dataclass, replace
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 KINDS = ("math", "code", "logic", "text")
+MOST_LAYERS = 10_000
+"""A typing error in a range must not become a list that fills the memory."""
 
 
 class SettingsError(Exception):
@@ -149,6 +152,8 @@ def load(path: str | Path) -> Settings:
         data = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
     except OSError as error:
         raise SettingsError(f"{path}: {error.strerror}") from None
+    except UnicodeError:
+        raise SettingsError(f"{path} is not written in UTF-8; save it as UTF-8") from None
     except yaml.YAMLError as error:
         raise SettingsError(f"{path} is no YAML: {error}") from None
     return read(data)
@@ -205,6 +210,8 @@ def _typed(value: Any, kind: Any) -> tuple[Any, str]:
         return (value, "") if isinstance(value, str) else (value, "must be text (in quotes)")
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value, "must be a number"
+    if not math.isfinite(value):
+        return value, "must be a finite number"
     if kind.startswith("int"):
         return (int(value), "") if value == int(value) else (value, "must be a whole number")
     return float(value), ""
@@ -264,6 +271,8 @@ def layers(layer_map: dict[str, Any], count: int | None) -> dict[int, str]:
             first, _, last = str(item).partition("-")
             if isinstance(item, bool) or not first.isdigit() or (last and not last.isdigit()):
                 raise SettingsError(f"model.layer_map.{device}: {item!r} is neither a layer number nor a range such as 0-12")
+            if int(last or first) > MOST_LAYERS:
+                raise SettingsError(f"model.layer_map.{device}: {item!r}: no model has more than {MOST_LAYERS} layers")
             for number in range(int(first), int(last or first) + 1):
                 if count is not None and number >= count:
                     raise SettingsError(

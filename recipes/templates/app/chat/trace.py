@@ -33,9 +33,7 @@ class Trace:
         if settings.file:
             try:
                 Path(settings.file).parent.mkdir(parents=True, exist_ok=True)
-                file = logging.handlers.RotatingFileHandler(
-                    settings.file, maxBytes=int(settings.max_mb * 1e6), backupCount=settings.keep, encoding="utf-8"
-                )
+                file = _File(settings.file, maxBytes=int(settings.max_mb * 1e6), backupCount=settings.keep, encoding="utf-8")
             except OSError as error:
                 raise SettingsError(f"log.file: {settings.file} cannot be written: {error.strerror}") from None
             file.setFormatter(_Json())
@@ -86,6 +84,30 @@ class Trace:
 def number(value: float) -> str:
     """A number in full: rounded to six digits, a counter past a million would stand still and then jump."""
     return f"{value:.15g}"
+
+
+class _File(logging.handlers.RotatingFileHandler):
+    """A file that rotates. A full disk is told once, not with a traceback for every line; the lines go on when there is room again."""
+
+    lost = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Writes a line, or counts it as lost."""
+        before = self.lost
+        super().emit(record)
+        if before and self.lost == before:
+            self.lost = 0
+            print(f"log.file: {self.baseFilename} is written again; {before} lines are lost", file=sys.stderr)
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """What could not be written."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            return super().handleError(record)
+        if not self.lost:
+            print(f"log.file: {self.baseFilename} cannot be written: {error.strerror}; the server goes on", file=sys.stderr)
+        self.lost += 1
+        return None
 
 
 class _Json(logging.Formatter):

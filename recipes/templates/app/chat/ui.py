@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -43,7 +44,7 @@ def build(settings: Settings, engine: Engine, tokenizer: Any) -> gr.Blocks:
             {"role": "user", "content": message},
         ]
         try:
-            prepared = prepare(tokenizer, settings, messages, drop=True)
+            prepared = await asyncio.to_thread(prepare, tokenizer, settings, messages, drop=True)
         except TooLongError as error:
             yield say("long", why=error)
             return

@@ -553,6 +553,14 @@ def test_prompts(chat: SimpleNamespace) -> None:
     assert "? hi" in "".join(map(chr, half.tokens))
 
 
+def test_a_number_that_is_none_has_no_effect(chat: SimpleNamespace) -> None:
+    """Gradio's number field passes NaN on, which is in no range and breaks every comparison of the sampling."""
+    settings = chat.settings.read({"model": {"path": "x"}})
+    prepared = chat.prompt.prepare(Words(), settings, [{"role": "user", "content": "hi"}])
+    job = chat.answer.limits(settings, prepared, temperature=float("nan"), max_new_tokens=7)
+    assert (job.sampling.temperature, job.sampling.max_new_tokens) == (0.6, 7)
+
+
 def test_what_cannot_fit_is_not_read(chat: SimpleNamespace) -> None:
     """Fifty million characters took a minute, and everybody's text stood still; a long history was read once for each turn that left."""
     settings = chat.settings.read(

@@ -2,7 +2,7 @@
 
 python app.py [--config config.yaml] [--check]      --check starts nothing: is the configuration right, and is here what it names?
 
-Ends with 0 when it was asked to end, 2 when the configuration cannot be used here, 1 when the device failed.
+Ends with 2 when the configuration cannot be used here, 1 when the device failed; a signal ends it in order.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class Thinking:
 def limits(settings: Settings, prepared: Prepared, **asked: Any) -> Job:
     """A job with the limits of its kind; what the client asked for goes before, within the context."""
     of = settings.generation.of(prepared.kind)
-    given = {k: v for k, v in asked.items() if v is not None and hasattr(of, k)}
+    given = {k: v for k, v in asked.items() if v is not None and v == v and hasattr(of, k)}  # the page lets NaN through
     room = settings.cache.context - len(prepared.tokens)
     sampling = replace(of, **given)
     sampling = replace(sampling, max_new_tokens=max(1, min(sampling.max_new_tokens, room)))

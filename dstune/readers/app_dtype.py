@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from dstune.model import Fact
-from dstune.readers.app_seen import Seen
+from dstune.readers.app_seen import Load, Seen
 
 _FLOAT32 = ("float32", "float", "torch.float32", "fp32")
 
@@ -36,6 +36,54 @@ def dtypes(seen: Seen) -> Iterator[Fact]:
         if re.search(r"awq|gptq|bnb|int4|int8|fp8|4bit|8bit", load.model, re.I) or "FastLanguageModel" in load.call.name:
             continue
         yield seen.smell("load_without_dtype", load.call.node)
+
+
+_CARD = re.compile(r"(?i)cuda|\bmps\b|\bxpu\b|\bnpu\b|gpu")
+_HALF = ("float16", "half")
+
+
+def moved(seen: Seen) -> Iterator[Fact]:
+    """`app.half_on_cpu` (float16 in a program that knows only the CPU) and `app.quantized_model_moved`."""
+    kept = on_cpu(seen) or any(_kept_on_cpu(seen, load.call.node) for load in seen.loads)
+    if kept and not any(_CARD.search(name) for name in _words(seen)):
+        for load in seen.loads:
+            given = next((load.keywords[w] for w in ("dtype", "torch_dtype") if w in load.keywords), None)
+            if given is not None and str(seen.index.const(given)).removeprefix("torch.") in _HALF:
+                yield seen.smell("half_on_cpu", given)
+        for node in seen.index.nodes:
+            match node:
+                case ast.Call(func=ast.Attribute(attr="half", value=owner)) if seen.index.kind(owner) in ("model", "encoder"):
+                    yield seen.smell("half_on_cpu", node)
+    bits = {b for load in seen.loads for b in ("8bit", "4bit") if _loads_in(seen, load, b)}
+    if len(bits) == 1 and len(seen.loads) == 1:
+        for node in seen.index.nodes:
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+                continue
+            if node.func.attr not in ("to", "cuda", "half", "float") or seen.index.kind(node.func.value) != "model":
+                continue
+            values = [*node.args, *(k.value for k in node.keywords)]
+            cast = node.func.attr in ("half", "float") or any(
+                str(seen.index.const(v)).removeprefix("torch.") in (*_HALF, *_FLOAT32, "bfloat16") for v in values
+            )
+            yield seen.smell("quantized_model_moved", node, "cast" if cast else min(bits))
+
+
+def _loads_in(seen: Seen, load: Load, bits: str) -> bool:
+    """Whether bitsandbytes quantises this load to so many bits."""
+    words, config = load.keywords, load.keywords.get("quantization_config")
+    if isinstance(config, ast.Name):
+        rows = seen.index.find(config.id, config)
+        config = rows[0].value if rows and not rows[0].how else None
+    if isinstance(config, ast.Call) and seen.index.dotted(config.func).endswith("BitsAndBytesConfig"):
+        words = seen.index.keywords(config)[0]
+    return seen.value(words, f"load_in_{bits}") is True
+
+
+def _words(seen: Seen) -> Iterator[str]:
+    for node in seen.index.nodes:
+        match node:
+            case ast.Constant(value=str(name)) | ast.Attribute(attr=name) | ast.Name(id=name):
+                yield name
 
 
 def _kept_on_cpu(seen: Seen, node: ast.Call) -> bool:
@@ -79,11 +127,10 @@ def on_cpu(seen: Seen) -> bool:
         match node:
             case ast.keyword(arg="device" | "device_map", value=value) if seen.index.const(value) in ("cpu", -1):
                 return True
-            case ast.Call(func=ast.Attribute(attr="to" | "device"), args=[first, *_]) if seen.index.const(
-                first
-            ) == "cpu" and seen.index.kind(node) in ("model", ""):
-                if seen.index.kind(node) == "model":
-                    return True
+            case ast.Call(func=ast.Attribute(attr="to" | "device"), args=[first, *_]) if (
+                seen.index.const(first) == "cpu" and seen.index.kind(node) == "model"
+            ):
+                return True
             case ast.Assign(targets=[ast.Name(id=name)], value=value) if (
                 re.fullmatch(r"device|DEVICE", name) and seen.index.const(value) == "cpu"
             ):

@@ -28,6 +28,7 @@ ROOMS = (
     "workers",
     "guard",
     "state",
+    "ends",
 )
 Change = Callable[[Any, Context], Any]
 """(program, context) → the edited module, or None where it does not apply or cannot be done safely."""

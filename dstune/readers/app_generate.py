@@ -120,11 +120,26 @@ def _recomputes(seen: Seen, loop: ast.For | ast.While) -> Iterator[Fact]:
         if isinstance(t, ast.Name)
     }
     for node in ast.walk(loop):
-        if isinstance(node, ast.Call) and seen.index.kind(node) == "forward":
-            words, open_ = seen.index.keywords(node)
-            fed = node.args[0] if node.args else words.get("input_ids")
-            if isinstance(fed, ast.Name) and fed.id in grown and not open_ and not {"past_key_values", "cache"} & set(words):
-                yield seen.smell("loop_without_cache", node)
+        if not isinstance(node, ast.Call):
+            continue
+        if _feeds(seen, node, grown):
+            yield seen.smell("loop_without_cache", node)
+        elif (step := seen.function_of(node.func)) is not None and isinstance(step, FUNCTIONS):
+            # one step in a function of its own
+            names = [a.arg for a in step.args.args if a.arg not in ("self", "cls")]
+            given = {n for n, a in zip(names, node.args, strict=False) if isinstance(a, ast.Name) and a.id in grown}
+            for inner in seen.index.own(step) if given else ():
+                if isinstance(inner, ast.Call) and _feeds(seen, inner, given):
+                    yield seen.smell("loop_without_cache", inner)
+
+
+def _feeds(seen: Seen, node: ast.Call, grown: set[str]) -> bool:
+    """Whether a call gives a model the whole of a sequence that grows, and no cache."""
+    if seen.index.kind(node) != "forward":
+        return False
+    words, open_ = seen.index.keywords(node)
+    fed = node.args[0] if node.args else words.get("input_ids")
+    return isinstance(fed, ast.Name) and fed.id in grown and not open_ and not {"past_key_values", "cache"} & set(words)
 
 
 def given(g: Generation) -> list[ast.expr]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dstune.model import Fact
-from dstune.readers.app_dtype import dtypes, on_cpu
+from dstune.readers.app_dtype import dtypes, moved, on_cpu
 from dstune.readers.app_index import FUNCTIONS, MISSING
 from dstune.readers.app_models import is_local, known
 from dstune.readers.app_seen import Load, Seen
@@ -22,6 +22,7 @@ def smells(seen: Seen) -> Iterator[Fact]:
     """`app.*` facts about loading."""
     yield from _models(seen)
     yield from dtypes(seen)
+    yield from moved(seen)
     yield from _placement(seen)
     yield from _by_hand(seen)
     yield from _when_loaded(seen)

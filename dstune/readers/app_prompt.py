@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from dstune.model import Fact
-from dstune.readers import app_prompt_batch, app_prompt_sent
+from dstune.readers import app_prompt_batch, app_prompt_end, app_prompt_sent
 from dstune.readers.app_index import FUNCTIONS, MISSING
 from dstune.readers.app_prompt_sent import TURNS
 from dstune.readers.app_seen import Seen
@@ -40,6 +40,7 @@ def smells(seen: Seen) -> Iterator[Fact]:
     yield from app_prompt_sent.smells(seen, _templated(seen))
     yield from _decoded(seen)
     yield from app_prompt_batch.smells(seen)
+    yield from app_prompt_end.smells(seen)
     yield from _history(seen)
 
 
@@ -171,10 +172,11 @@ def _decoded(seen: Seen) -> Iterator[Fact]:
             and g.call.args
             and not g.call.via
         ):
+            kind = seen.index.kind(g.call.args[0])
             if (
-                seen.index.kind(g.call.args[0]) in ("messages", "piped")
+                kind in ("messages", "piped")
                 or isinstance(g.call.args[0], ast.List)
-                or any(c.value == "role" for c in seen.constants())
+                or (kind != "prompt" and any(c.value == "role" for c in seen.constants()))
             ):
                 continue
             if _handled(seen, g.call.node) or _cuts_somewhere(seen, "generated_text"):
@@ -238,7 +240,7 @@ def _handled(seen: Seen, node: ast.AST, depth: int = 3) -> bool:
     return False
 
 
-def _uses_cut(seen: Seen, name: str, at: ast.AST) -> bool:
+def _uses_cut(seen: Seen, name: str, at: ast.AST, depth: int = 3) -> bool:
     """Whether a text with this name is cut, matched or handed to a function of the file later; or only printed by a script."""
     scope = seen.index.scope(at)
     uses = [
@@ -248,11 +250,18 @@ def _uses_cut(seen: Seen, name: str, at: ast.AST) -> bool:
     ]
     printed = 0
     for use in uses:
+        part: ast.AST = use
         above = seen.index.parent.get(use)
+        while isinstance(above, ast.Subscript) and above.value is part and not isinstance(above.slice, ast.Slice):
+            part, above = above, seen.index.parent.get(above)  # an answer out of a list, the text out of an answer
         if isinstance(above, ast.Attribute) and above.attr in _CUTS:
             return True
-        if isinstance(above, ast.Subscript) and above.value is use:
+        if isinstance(above, ast.Subscript) and above.value is part:
             return True
+        if isinstance(above, ast.Assign) and depth > 0:
+            names = [t.id for t in above.targets if isinstance(t, ast.Name) and t.id != name]
+            if any(_uses_cut(seen, n, above, depth - 1) for n in names):
+                return True
         if isinstance(above, ast.Compare):
             return True
         if isinstance(above, ast.For | ast.comprehension) and above.iter is use:

@@ -1,4 +1,4 @@
-"""Several prompts at once: padded on the right for a model that writes at the end."""
+"""Several prompts at once: padded on the right for a model that writes at the end, or without a pad token."""
 
 from __future__ import annotations
 
@@ -14,10 +14,48 @@ _LISTS = re.compile(
 )
 
 
+_NO_PAD = re.compile(
+    r"(?i)^(?:meta-llama/|huggyllama/|codellama/|mistralai/Mi[sx]tral-\w*7B|tiiuae/falcon|(?:openai-community/)?gpt2(?:-\w+)?$)|llama-?2-\d+b"
+)
+"""Checkpoints whose tokenizers name no pad token (their tokenizer_config.json)."""
+
+
 def smells(seen: Seen) -> Iterator[Fact]:
-    """Several prompts padded on the right for a decoder-only model."""
-    if not any(g.how == "generate" and seen.index.kind(g.base) == "model" for g in seen.generations):
+    """Several prompts padded on the right for a decoder-only model, or by a tokenizer that has nothing to pad with."""
+    local = any(g.how == "generate" and seen.index.kind(g.base) == "model" for g in seen.generations)
+    padded = [*(_padded(seen) if local else ()), *_piped(seen)]
+    if not padded:
         return
+    if not _left(seen):
+        for node in padded:
+            yield seen.smell("padding_right", node)
+    if _NO_PAD.search(seen.model) and not any("pad_token" in name for name in _names(seen)):
+        yield seen.smell("pad_token_missing", padded[0], seen.model)
+
+
+def _padded(seen: Seen) -> Iterator[ast.AST]:
+    """Calls of the tokenizer that pad several prompts."""
+    for call in seen.index.calls():
+        if call.via or seen.index.kind(call.node) != "batch" or not call.args:
+            continue
+        if seen.value(call.keywords, "padding") in (None, False):
+            continue
+        if _several(seen, call.args[0]):
+            yield call.node
+
+
+def _piped(seen: Seen) -> Iterator[ast.AST]:
+    """Calls of a text pipeline with a batch size above 1, which pads on the tokenizer's side (pipelines/base.py, pad_collate_fn)."""
+    if any(seen.index.kind(load.call.node) == "seq2seq" for load in seen.loads):
+        return
+    for g in seen.generations:
+        size = seen.value(g.keywords, "batch_size")
+        if g.how == "pipe" and isinstance(size, int) and size > 1:
+            yield g.keywords["batch_size"]
+
+
+def _left(seen: Seen) -> bool:
+    """Whether the program sets the side itself, to anything but the right."""
     for node in seen.index.nodes:
         if (
             isinstance(node, ast.keyword | ast.Attribute)
@@ -26,14 +64,16 @@ def smells(seen: Seen) -> Iterator[Fact]:
             above = seen.index.parent.get(node)
             value = node.value if isinstance(node, ast.keyword) else above.value if isinstance(above, ast.Assign) else None
             if seen.index.const(value) != "right":
-                return
-    for call in seen.index.calls():
-        if call.via or seen.index.kind(call.node) != "batch" or not call.args:
-            continue
-        if seen.value(call.keywords, "padding") in (None, False):
-            continue
-        if _several(seen, call.args[0]):
-            yield seen.smell("padding_right", call.node)
+                return True
+    return False
+
+
+def _names(seen: Seen) -> Iterator[str]:
+    """Keywords, attributes and texts of the program."""
+    for node in seen.index.nodes:
+        match node:
+            case ast.keyword(arg=str(name)) | ast.Attribute(attr=name) | ast.Constant(value=str(name)):
+                yield name
 
 
 def _several(seen: Seen, node: ast.expr) -> bool:

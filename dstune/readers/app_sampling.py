@@ -27,8 +27,9 @@ class Request:
 
 
 def smells(seen: Seen) -> Iterator[Fact]:
-    """`app.greedy_reasoning`, `app.token_budget_small`, `app.sampling_off`, `app.sampling_not_asked`."""
+    """`app.greedy_reasoning`, `app.token_budget_small`, `app.sampling_off`, `app.sampling_not_asked`, `app.temperature_from_zero`."""
     yield from _asked(seen)
+    yield from _from_zero(seen)
     for g in seen.generations:
         if g.how == "foreign":
             continue
@@ -42,6 +43,53 @@ def smells(seen: Seen) -> Iterator[Fact]:
             yield seen.smell("sampling_not_asked", words["temperature"])
         elif seen.value(words, "top_k") == 1:
             yield seen.smell("sampling_off", words["top_k"])
+
+
+_TEMPERATURE = re.compile(r"(?i)temperature|\btemp\b|温度")
+
+
+def _from_zero(seen: Seen) -> Iterator[Fact]:
+    """A temperature that the user may set to 0, handed to a generate that samples in any case: transformers refuses it."""
+    for g in seen.generations:
+        node = g.keywords.get("temperature")
+        if g.how == "foreign" or node is None or seen.value(g.keywords, "do_sample") is not True:
+            continue
+        if isinstance(node, ast.Call) and seen.index.dotted(node.func) == "float" and node.args:
+            node = node.args[0]
+        if not isinstance(node, ast.Name | ast.Attribute | ast.Subscript) or seen.index.const(node) is not MISSING:
+            continue
+        at = next((n for n in seen.index.nodes if _starts_at_zero(seen, n)), None)
+        if at is not None and not _guards(seen):
+            yield seen.smell("temperature_from_zero", at)
+            return
+
+
+def _starts_at_zero(seen: Seen, node: ast.AST) -> bool:
+    """A slider of the temperature from 0 (Gradio, Streamlit), or a field of a request that may be 0."""
+    match node:
+        case ast.Call(func=func) if seen.index.dotted(func).rsplit(".", 1)[-1] in ("Slider", "slider"):
+            words, _ = seen.index.keywords(node)
+            numbers = [n for n in node.args if isinstance(seen.index.const(n), int | float)]
+            least = words.get("minimum") or words.get("min_value") or (numbers[0] if numbers else None)
+            above = seen.index.parent.get(node)
+            named = ast.unparse(above.targets[0]) if isinstance(above, ast.Assign) else ""
+            texts = [named, *(str(n.value) for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str))]
+            return least is not None and seen.index.const(least) == 0 and any(_TEMPERATURE.search(t) for t in texts)
+        case ast.AnnAssign(target=ast.Name(id=name), value=ast.Call(func=func) as call) if _TEMPERATURE.search(name):
+            least = seen.index.keywords(call)[0].get("ge")
+            return seen.index.dotted(func).rsplit(".", 1)[-1] == "Field" and least is not None and seen.index.const(least) == 0
+    return False
+
+
+def _guards(seen: Seen) -> bool:
+    """Whether the program looks at the temperature anywhere: a comparison, a choice, `max(…)` (coarse; it only excuses)."""
+    for node in seen.index.nodes:
+        looks = isinstance(node, ast.Compare | ast.BoolOp | ast.IfExp | ast.If) or (
+            isinstance(node, ast.Call) and seen.index.dotted(node.func).rsplit(".", 1)[-1] in ("max", "clip", "clamp")
+        )
+        if looks and _TEMPERATURE.search(ast.unparse(node.test if isinstance(node, ast.If | ast.IfExp) else node)):
+            return True
+    return False
 
 
 def _asked(seen: Seen) -> Iterator[Fact]:

@@ -41,7 +41,7 @@ if prompt := st.chat_input():
 
     def work():
         try:
-            model.generate(model_inputs.input_ids, max_new_tokens=max_new, temperature=temp, do_sample=True, streamer=streamer, stopping_criteria=[lambda *_: stop.is_set()])
+            model.generate(model_inputs.input_ids, max_new_tokens=max_new, temperature=temp, do_sample=temp > 0, streamer=streamer, stopping_criteria=[lambda *_: stop.is_set()])
         except Exception as error:
             failed.append(error)
             streamer.end()

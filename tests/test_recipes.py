@@ -98,6 +98,24 @@ def test_signatures_have_literals() -> None:
         assert min(letters(text) for text, _ in s.literals) >= 4
 
 
+INDENTED = re.compile(r"\(\?:(?:[^()]*\|)?\[ \\t\][+*]\[\^\\n\]\*\\n[^()]*\)(?:\{|\*|\+)")
+
+
+@by_rule
+def test_repeated_lines_match_one_way(rule: Rule) -> None:
+    """`(?:[ \\t]+[^\\n]*\\n){0,8}` splits each indented line in as many ways as it has blanks: minutes on one large module."""
+    for way in rule.ways:
+        for patterns in way.texts.values():
+            for pattern in patterns:
+                assert not INDENTED.search(pattern), pattern
+
+
+def test_the_check_of_repeated_lines_finds_them() -> None:
+    assert INDENTED.search(r"def f:\n(?:[ \t]+[^\n]*\n|[ \t]*\n){0,8}?x")
+    assert INDENTED.search(r"(?:[ \t]*[^\n]*\n){0,6}?x")
+    assert not INDENTED.search(r"(?:(?:[ \t][^\n]*)?\n){0,8}?x")
+
+
 PROSE = re.compile(
     r"\b(?:the|or|of|in|to|an?|is|it|its|with|and|for|not|then|before|after|this|only|one|when|where|names?|needs?|shows?|without|instead|same"
     r"|other|from|until|who|which|keep|first|returns|prints|weights|server|than)\b(?![-_=./:])"

@@ -250,10 +250,8 @@ def _uses_cut(seen: Seen, name: str, at: ast.AST, depth: int = 3) -> bool:
     ]
     printed = 0
     for use in uses:
-        part: ast.AST = use
-        above = seen.index.parent.get(use)
-        while isinstance(above, ast.Subscript) and above.value is part and not isinstance(above.slice, ast.Slice):
-            part, above = above, seen.index.parent.get(above)  # an answer out of a list, the text out of an answer
+        part = _text_of(seen, use)
+        above = seen.index.parent.get(part)
         if isinstance(above, ast.Attribute) and above.attr in _CUTS:
             return True
         if isinstance(above, ast.Subscript) and above.value is part:
@@ -277,6 +275,21 @@ def _uses_cut(seen: Seen, name: str, at: ast.AST, depth: int = 3) -> bool:
         ):
             printed += 1
     return bool(uses) and printed == len(uses) and not seen.handlers and not seen.snippet
+
+
+def _text_of(seen: Seen, use: ast.Name) -> ast.AST:
+    """`x[0]["generated_text"].strip()` of what a pipeline gave, else the name itself."""
+    part: ast.AST = use
+    found = False
+    while True:
+        match above := seen.index.parent.get(part):
+            case ast.Subscript(value=value, slice=key) if value is part and not isinstance(key, ast.Slice):
+                found = found or seen.index.const(key) == "generated_text"
+                part = above
+            case ast.Attribute(value=value, attr="strip" | "lstrip" | "rstrip") if value is part and found:
+                part = seen.index.parent.get(above, above)
+            case _:
+                return part if found else use
 
 
 def _cuts_somewhere(seen: Seen, word: str = "") -> bool:

@@ -21,7 +21,7 @@ _HEADLESS = re.compile(r"(?i)mistral|mixtral|ministral|llama-?2|codellama|zephyr
 
 def smells(seen: Seen) -> Iterator[Fact]:
     """`app.generation_prompt_missing`: an answer is generated behind a template that was not asked for the assistant's header."""
-    if seen.trains() or _HEADLESS.search(seen.model) or not _generates(seen):
+    if seen.trains() or _HEADLESS.search(seen.model) or not _generates(seen) or _quantizes(seen):
         return
     calls = [c for c in seen.index.calls() if not c.via and c.name.rsplit(".", 1)[-1] == "apply_chat_template"]
     if any(_says(c) for c in calls):  # the others may measure or compare
@@ -38,6 +38,11 @@ def _generates(seen: Seen) -> bool:
         isinstance(c.func, ast.Attribute) and c.func.attr == "generate" and seen.index.kind(c.func.value) == "llm"
         for c in seen.index.calls()
     )
+
+
+def _quantizes(seen: Seen) -> bool:
+    """Whether the texts are there to calibrate a quantisation."""
+    return any(isinstance(n, ast.Attribute) and n.attr in ("quantize", "oneshot") for n in seen.index.nodes)
 
 
 def _says(call: Called) -> bool:

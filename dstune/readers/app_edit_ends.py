@@ -51,6 +51,8 @@ def sample_above_zero(program: Program, context: Context) -> cst.Module | None:
         if asked is None or temperature is None or dotted(asked.value) != "True":
             continue
         value = temperature.value
+        if isinstance(value, cst.Call) and dotted(value.func) == "float" and len(value.args) == 1:
+            value = value.args[0].value
         if not isinstance(value, cst.Name | cst.Attribute) or text_of(value) is not None:
             continue
         if set_at(tree, edits, where, "do_sample", f"{tree.code(value)} > 0") is None:

@@ -129,6 +129,7 @@ def _decoded(seen: Seen) -> Iterator[Fact]:
                 and not call.open_
                 and not _cuts_somewhere(seen)
                 and not _parsed(seen)
+                and not (last == "TextStreamer" and seen.trains())  # a look at what was trained
             ):
                 yield seen.smell("special_tokens_kept", call.node)
             if (

@@ -21,6 +21,7 @@ from typing import IO
 from dstune.errors import UnobservableError
 from dstune.lang import say
 from dstune.model import Document, Evidence, Fact, Gap, Hit, family_of
+from dstune.readers.quoted import describes, unquoted
 from dstune.readers.scan import blocks, clean, open_log, scanner
 from dstune.readers.shell import is_supervisor
 from dstune.readers.unwrap import unwrapped
@@ -237,6 +238,8 @@ def _no_text(name: str) -> UnobservableError:
 
 def _read_whole(name: str, text: str, forced: str | None) -> tuple[Evidence, Document]:
     kind = forced or recognise(name, text)
+    if kind == "log" and not forced and describes(name):
+        return Evidence(), Document(name, kind, text)
     text = clean(text) if kind == "log" else text
     document = Document(name, kind, text)
     return read_document(document), document
@@ -245,6 +248,8 @@ def _read_whole(name: str, text: str, forced: str | None) -> tuple[Evidence, Doc
 def read_document(document: Document) -> Evidence:
     """Facts, gaps and hits of one document."""
     text_kind = TEXT_KIND.get(document.kind, document.kind)
+    if text_kind == "log":
+        document = replace(document, text=unquoted(document.text))
     text = unwrapped(document.text) if text_kind == "log" else without_comments(document.kind, document.text)
     hits, facts = scanner(text_kind).scan([(1, text)], text_kind, document.path)
     gaps: list[Gap] = []
@@ -264,7 +269,7 @@ def read_document(document: Document) -> Evidence:
             else:
                 facts.append(item)
     if text_kind == "command":  # people paste the output below the command, and the command above the output
-        more, extra = scanner("log").scan([(1, unwrapped(text))], "log", document.path)
+        more, extra = scanner("log").scan([(1, unwrapped(unquoted(text)))], "log", document.path)
         hits += [h for h in more if h.kind == "log"]
         facts += extra
     return Evidence(tuple(facts), tuple(gaps), tuple(_unique(hits)))

@@ -14,6 +14,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from dstune.model import Fact, Hit
+from dstune.readers.quoted import unprompted
 from dstune.readers.scan_facts import LineFacts
 from dstune.readers.scan_sieve import Adapted
 from dstune.readers.scan_text import CUT, WINDOW, cleaned, shown, values, window
@@ -64,7 +65,8 @@ class Pass:
         self._counts: dict[int, int] = {}
         self._full: set[int] = set()  # rows that want no more
         self._facts = LineFacts(scanner, self._full)
-        self._tail = cleaned(before)
+        self._clean = (lambda data: unprompted(cleaned(data))) if kind == "log" else cleaned
+        self._tail = self._clean(before)
         self._offset = len(self._tail)  # where the next block begins in the whole text
         self._open: list[_Anchor] = []  # lines whose surroundings are to be seen
         self._tries: dict[int, int] = {}
@@ -72,7 +74,7 @@ class Pass:
 
     def block(self, first: int, data: bytes) -> None:
         """Whole lines; `first` is the number of the first one."""
-        for piece in pieces(cleaned(data)):
+        for piece in pieces(self._clean(data)):
             self._piece(first, piece)
             first += piece.count(b"\n")
 
@@ -83,7 +85,7 @@ class Pass:
 
     def part(self, after: bytes = b"") -> Part:
         """What was found, to be joined with what comes behind it."""
-        self._look_around(cleaned(after), last=True)
+        self._look_around(self._clean(after), last=True)
         self._hits.sort(key=itemgetter(0, 1))
         return Part(self._hits, self._facts)
 

@@ -91,7 +91,12 @@ def diagnose(evidence: Evidence, only: Iterable[Rule] | None = None) -> Diagnosi
     unknown: list[Unknown] = []
     quiet = count() - len(chosen) if only is None else 0
     for rule in chosen:
-        found, open_ = _judge(rule, evidence, view, by_cause.get(rule.cause, {}))
+        hits = by_cause.get(rule.cause, {})
+        lasting = _lasting(rule, view, hits)
+        found, open_ = _judge(rule, evidence, view, lasting)
+        if found is None and lasting is not hits:
+            past, _ = _judge(rule, evidence, view, hits)
+            found = past and replace(past, severity="info", confidence="low")
         if found is not None:
             findings.append(found)
         if open_ and (found is None or found.confidence != "high"):
@@ -100,6 +105,27 @@ def diagnose(evidence: Evidence, only: Iterable[Rule] | None = None) -> Diagnosi
     return Diagnosis(
         tuple(_ordered(findings, {r.cause: r for r in chosen}, unknown, Programs(evidence))), tuple(unknown), quiet
     )
+
+
+def _lasting(rule: Rule, view: View, hits: dict[int, dict[int, list[Hit]]]) -> dict[int, dict[int, list[Hit]]]:
+    """The hits without those that came before the fact that shows that the failure was got over; `hits` itself where all last."""
+    if not rule.over:
+        return hits
+
+    def lasts(hit: Hit) -> bool:
+        end = view.fact(rule.over, source=hit.source)
+        return end is None or end.source != hit.source or end.line is None or end.line < hit.line
+
+    found = {}
+    for number, by_part in hits.items():
+        first = by_part.get(0, [])
+        left = [h for h in first if lasts(h)] if len(first) < _OFTEN and wanted(rule.ways[number]) else first
+        found[number] = {part: left if part == 0 else others for part, others in by_part.items() if part or left}
+    return hits if found == hits else found
+
+
+_OFTEN = 20
+"""Times that a failure is told from which on it lasts, whatever came in between: only the first hits are kept."""
 
 
 def _judge(rule: Rule, evidence: Evidence, view: View, hits: dict[int, dict[int, list[Hit]]]) -> tuple[Finding | None, bool]:

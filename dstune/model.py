@@ -160,7 +160,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A cause, as its recipe says it. `rank` breaks ties between roots: higher is nearer to the root."""
+    """A cause, as its recipe says it. `rank` breaks ties between roots: higher is nearer to the root; `over` names the fact that ends it."""
 
     cause: str
     title: Text
@@ -179,6 +179,7 @@ class Rule:
     sources: tuple[str, ...] = ()
     since: str = "0.1.0"
     aliases: tuple[str, ...] = ()
+    over: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from dstune.model import Example, Fix, Rule, Way
 TEXT_KINDS = ("log", "app", "command", "container", "config", "any")
 _KEYS = {
     "title", "severity", "message", "why", "explains", "consequence", "rank", "scope", "needs", "verify", "sources", "since",
-    "aliases", "way", "fix", "example",
+    "aliases", "over", "way", "fix", "example",
 }  # fmt: skip
 _WAY = {*TEXT_KINDS, "absent", "when", "unless", "confidence", "doubt"}
 _FIX = {"title", "kind", "safety", "when", "set", "edit", "run", "verify", "reason", "remarks"}
@@ -113,6 +113,7 @@ def rule_of(cause: str, table: dict[str, Any]) -> Rule:
         sources=tuple(table.get("sources", ())),
         since=table.get("since", "0.1.0"),
         aliases=tuple(table.get("aliases", ())),
+        over=table.get("over", ""),
     )
 
 
@@ -171,4 +172,4 @@ def conditions(rule: Rule) -> list[str]:
     texts = [c for w in rule.ways for c in (w.when, w.unless)] + [
         c for f in rule.fixes for c in (f.when, f.verify, *f.set.values())
     ]
-    return [c for c in texts if c and parse(c)]
+    return [c for c in (*texts, rule.over) if c and parse(c)]

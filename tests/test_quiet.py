@@ -1,6 +1,6 @@
 """Doctor is not sure of what is not there: healthy evidence, texts that talk about errors, evidence that fits several causes.
 
-tests/quiet/{servers,talk,files}.yaml hold evidence without a fault, ambiguous.yaml what does not settle a cause. What each may give was
+tests/quiet/{servers,system,talk,files}.yaml hold evidence without a fault, ambiguous.yaml what does not settle a cause. What each may give was
 written down before doctor saw it: `allow` names causes that are true of a healthy text, `sure` the cause that an ambiguous one does settle.
 """
 
@@ -18,7 +18,7 @@ from dstune.model import Diagnosis, Document
 from dstune.readers import read_document, read_files
 
 HERE = Path(__file__).parent
-HEALTHY = ("servers", "talk", "files")
+HEALTHY = ("servers", "system", "talk", "files")
 
 
 @cache

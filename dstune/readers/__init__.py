@@ -238,7 +238,7 @@ def _no_text(name: str) -> UnobservableError:
 
 def _read_whole(name: str, text: str, forced: str | None) -> tuple[Evidence, Document]:
     kind = forced or recognise(name, text)
-    if kind == "log" and not forced and describes(name):
+    if not forced and describes(name):
         return Evidence(), Document(name, kind, text)
     text = clean(text) if kind == "log" else text
     document = Document(name, kind, text)

@@ -110,3 +110,17 @@ def test_the_same_errors_between_lines_of_another_server_are_seen() -> None:
         if cause in causes(log) and cause not in causes("\n".join([*around[:100], log, *around[100:]])):
             lost.append((cause, log))
     assert not lost
+
+
+def test_what_a_start_followed_is_over_unless_it_goes_on() -> None:
+    refused = "curl: (7) Failed to connect to vllm port 8000 after 0 ms: Connection refused"
+    up = "INFO:     Application startup complete."
+
+    def told(lines: list[str]) -> list[tuple[str, str]]:
+        found = diagnose(derive(read_document(Document("server.log", "log", "\n".join(lines))))).findings
+        return [(f.severity, f.confidence) for f in found if f.cause == "server-not-running"]
+
+    assert told([refused, refused, up]) == [("info", "low")]
+    assert told([up, refused]) == [("error", "medium")]
+    assert told([refused, up, refused]) == [("error", "medium")]
+    assert told([*[refused] * 30, up]) == [("error", "medium")]

@@ -124,3 +124,17 @@ def test_what_a_start_followed_is_over_unless_it_goes_on() -> None:
     assert told([up, refused]) == [("error", "medium")]
     assert told([refused, up, refused]) == [("error", "medium")]
     assert told([*[refused] * 30, up]) == [("error", "medium")]
+
+
+@pytest.mark.parametrize("name", ["news_server.log", "history.log", "faq-bot.err", "changes.txt"])
+def test_a_log_that_is_called_like_a_document_is_read(name: str, tmp_path: Path) -> None:
+    text = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 7.00 GiB.\n"
+    assert doctor({"name": name, "text": text}, tmp_path).findings
+
+
+def test_lines_that_begin_with_the_id_of_a_request_are_no_commits() -> None:
+    lines = (
+        "f3a9c12b INFO loading the model",
+        "f3a9c12b ERROR torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 7.00 GiB.",
+    )
+    assert causes("\n".join(lines)) == causes("\n".join(x[9:] for x in lines)) != set()

@@ -60,14 +60,20 @@ _QUOTES = (
     # tests that passed, by pytest and unittest
     ("::", re.compile(r"(?m)^(?=[^\n]*(?:PASSED|SKIPPED|XFAIL))[^\n]*\.py::[^\n]*")),
     (" ... ", re.compile(r"(?m)^test_\w+ \([\w.]+\)[^\n]*\.\.\. (?:ok|skipped)\b[^\n]*")),
-    # git log --oneline
-    ("\n", re.compile(r"(?m)(?:^(?=\d*[a-f])[0-9a-f]{7,12} (?:\([^)\n]*\) )?[^\W\d_][^\n]*(?:\n|\Z)){2,}")),
+    # git log --oneline; a log whose lines begin with the id of a request says how grave each one is
+    (
+        "\n",
+        re.compile(
+            r"(?m)(?:^(?=\d*[a-f])[0-9a-f]{7,12} (?:\([^)\n]*\) )?(?!(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|FATAL)\b)[^\W\d_][^\n]*(?:\n|\Z)){2,}"
+        ),
+    ),
     # the line of a program that waits for a message; a traceback shows none
     ("except", re.compile(r"(?m)^[ \t]*except\b[^\n]*:[^\n]*$")),
 )
 """A text that must be there, and lines that show what stands elsewhere."""
 _ABOUT = re.compile(
-    r"(?i)(?:^|/)(?:(?:README|CHANGELOG|CHANGES|HISTORY|NEWS|RELEASE_?NOTES|CONTRIBUTING|FAQ|TROUBLESHOOTING)[^/]*?(?:\.(?:md|rst|adoc|txt))?|docs?/[^\n]*\.(?:md|rst|adoc))$"
+    r"(?i)(?:^|/)(?:(?:README|CHANGELOG|CHANGES|HISTORY|NEWS|RELEASE_?NOTES|CONTRIBUTING|FAQ|TROUBLESHOOTING)[^/]*\.(?:md|rst|adoc)"
+    r"|(?:README|CHANGELOG|RELEASE_?NOTES|CONTRIBUTING)(?:\.txt)?|docs?/[^\n]*\.(?:md|rst|adoc))$"
 )
 
 

@@ -45,7 +45,8 @@ _HALF = ("float16", "half")
 def moved(seen: Seen) -> Iterator[Fact]:
     """`app.half_on_cpu` (float16 in a program that knows only the CPU) and `app.quantized_model_moved`."""
     kept = on_cpu(seen) or any(_kept_on_cpu(seen, load.call.node) for load in seen.loads)
-    if kept and not any(_CARD.search(name) for name in _words(seen)):
+    placed = any(seen.value(load.keywords, "device_map") not in (None, "cpu") for load in seen.loads)
+    if kept and not placed and not _stores(seen) and not any(_CARD.search(name) for name in _words(seen)):
         for load in seen.loads:
             given = next((load.keywords[w] for w in ("dtype", "torch_dtype") if w in load.keywords), None)
             if given is not None and str(seen.index.const(given)).removeprefix("torch.") in _HALF:
@@ -66,6 +67,12 @@ def moved(seen: Seen) -> Iterator[Fact]:
                 str(seen.index.const(v)).removeprefix("torch.") in (*_HALF, *_FLOAT32, "bfloat16") for v in values
             )
             yield seen.smell("quantized_model_moved", node, "cast" if cast else min(bits))
+
+
+def _stores(seen: Seen) -> bool:
+    """Whether the model is only merged, converted or saved: nothing is computed in its type but that."""
+    kept = any(isinstance(n, ast.Attribute) and n.attr in ("save_pretrained", "push_to_hub") for n in seen.index.nodes)
+    return kept and not any(g.how != "foreign" for g in seen.generations)
 
 
 def _loads_in(seen: Seen, load: Load, bits: str) -> bool:

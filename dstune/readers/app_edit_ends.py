@@ -55,7 +55,10 @@ def sample_above_zero(program: Program, context: Context) -> cst.Module | None:
             value = value.args[0].value
         if not isinstance(value, cst.Name | cst.Attribute) or text_of(value) is not None:
             continue
-        if set_at(tree, edits, where, "do_sample", f"{tree.code(value)} > 0") is None:
+        name = value.attr.value if isinstance(value, cst.Attribute) else value.value
+        if re.search(rf"\b{name}\s*:\s*[^=\n]*\b(?:Optional|None)\b", tree.module.code):  # None is not comparable
+            return None
+        if set_at(tree, edits, where, "do_sample", f"{tree.code(temperature.value)} > 0") is None:
             return None
     return made(program, edits)
 

@@ -15,9 +15,9 @@ _LISTS = re.compile(
 
 
 _NO_PAD = re.compile(
-    r"(?i)^(?:meta-llama/|huggyllama/|codellama/|mistralai/Mi[sx]tral-\w*7B|tiiuae/falcon|(?:openai-community/)?gpt2(?:-\w+)?$)|llama-?2-\d+b"
+    r"(?i)^(?:meta-llama/(?!Llama-4|.*(?:Vision|Guard))|huggyllama/|codellama/|mistralai/Mi[sx]tral-\w*7B|tiiuae/falcon-(?:rw|\d)|(?:openai-community/)?gpt2(?:-\w+)?$)|llama-?2-\d+b"
 )
-"""Checkpoints whose tokenizers name no pad token (their tokenizer_config.json)."""
+"""Checkpoints whose tokenizers name no pad token (their tokenizer_config.json); Falcon 3, Llama 4 and Llama with vision do."""
 
 
 def smells(seen: Seen) -> Iterator[Fact]:

@@ -24,7 +24,7 @@ def smells(seen: Seen) -> Iterator[Fact]:
     if seen.trains() or _HEADLESS.search(seen.model) or not _generates(seen) or _quantizes(seen):
         return
     calls = [c for c in seen.index.calls() if not c.via and c.name.rsplit(".", 1)[-1] == "apply_chat_template"]
-    if any(_says(c) for c in calls):  # the others may measure or compare
+    if any(_says(c) for c in calls) or _appended(seen):  # the others may measure or compare
         return
     for call in calls:
         if isinstance(call.func, ast.Attribute) and not _ends_with_answer(seen, call) and not _measured(seen, call.node):
@@ -48,6 +48,29 @@ def _quantizes(seen: Seen) -> bool:
 def _says(call: Called) -> bool:
     """Whether a call says how the prompt shall end, or hands on keywords that may; positionally it is the third argument or later."""
     return call.open_ or len(call.args) > 2 or bool({"add_generation_prompt", "continue_final_message"} & set(call.keywords))
+
+
+_HEADER = re.compile(
+    r"^\s*(?:<\|\w+\|>\s*)?(?:<\|im_start\|>assistant|<\|start_header_id\|>assistant|<start_of_turn>model|<\|assistant\|>|<[|｜]Assistant[|｜]>)"
+)
+
+
+def _appended(seen: Seen) -> bool:
+    """Whether the program puts a header behind a text itself, by `+`, `+=` or in an f-string. One that it looks for or splits at is none."""
+    for node in seen.index.nodes:
+        match node:
+            case ast.BinOp(op=ast.Add(), right=part) | ast.AugAssign(op=ast.Add(), value=part):
+                parts: list[ast.expr] = [part]
+            case ast.JoinedStr(values=values):
+                parts = values[1:]
+            case _:
+                continue
+        for part in parts:
+            first = part.values[0] if isinstance(part, ast.JoinedStr) and part.values else part
+            inner = first.value if isinstance(first, ast.FormattedValue) else first
+            if isinstance(said := seen.index.const(inner), str) and _HEADER.match(said):
+                return True
+    return False
 
 
 def _ends_with_answer(seen: Seen, call: Called) -> bool:

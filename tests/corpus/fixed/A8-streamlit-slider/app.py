@@ -13,7 +13,7 @@ with st.sidebar:
     n = st.number_input("tokens", 16, 2048, 512)
 if q := st.chat_input():
     enc = tok.apply_chat_template([{"role": "user", "content": q}], add_generation_prompt=True, return_tensors="pt", return_dict=True).to(model.device)
-    params = {"max_new_tokens": int(n), "do_sample": temp > 0, "temperature": float(temp)}
+    params = {"max_new_tokens": int(n), "do_sample": float(temp) > 0, "temperature": float(temp)}
     with torch.no_grad():
         out = model.generate(**enc, **params)
     st.write(tok.decode(out[0][enc["input_ids"].shape[-1]:], skip_special_tokens=True))

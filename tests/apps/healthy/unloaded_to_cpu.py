@@ -1,0 +1,13 @@
+import gc, torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+tok = AutoTokenizer.from_pretrained("Qwen/Qwen2.5-7B-Instruct")
+model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-7B-Instruct", torch_dtype=torch.float16, device_map="auto")
+def ask(q):
+    t = tok.apply_chat_template([{"role": "user", "content": q}], tokenize=False, add_generation_prompt=True)
+    i = tok(t, return_tensors="pt").to(model.device)
+    o = model.generate(**i, max_new_tokens=512)
+    return tok.decode(o[0][i["input_ids"].shape[1]:], skip_special_tokens=True)
+print(ask("hi"))
+model.to("cpu")
+del model
+gc.collect()

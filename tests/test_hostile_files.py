@@ -154,3 +154,16 @@ def test_closed_streams(closed: str) -> None:
     line = f"{sys.executable} -m dstune doctor --no-host examples/gradio-naive/app.py {closed}"
     done = subprocess.run(line, shell=True, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_doctor_says_that_a_document_was_not_searched(run_dstune, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path / "README.md"
+    path.write_text(OOM)
+    (tmp_path / "app.py").write_text("print(1)\n")
+    alone = run_dstune("doctor", "--no-host", str(path))
+    assert "Not searched" in alone.stdout
+    assert alone.returncode == 3, "nothing was looked at"
+    both = run_dstune("doctor", "--no-host", str(path), str(tmp_path / "app.py"))
+    assert "Not searched" in both.stdout
+    assert both.returncode == 0, "a README beside the program is no fault"
+    assert run_dstune("doctor", "--no-host", "--log", str(path)).returncode == 1

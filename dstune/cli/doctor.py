@@ -85,6 +85,7 @@ def command(
     from dstune.catalog.rules import find
     from dstune.derive import derive
     from dstune.diagnose import diagnose
+    from dstune.readers.quoted import describes
 
     look = not (no_host or evidence or said_facts)
     seen = gather(files, logs, said_facts, evidence, metrics, endpoint, look, python, models, runs)
@@ -96,13 +97,13 @@ def command(
     if not (seen.facts or seen.gaps or seen.hits or files or logs):
         raise DstuneError(say("nothing to look at", "没有可看的东西"), "", "dstune doctor app.py server.log")
     diagnosis = diagnose(derive(seen), [find(c) for c in only] if only else None)
-    unread = _unread(seen, ("<stdin>", *files, *logs))
-    notes = (*([told] if told else []), *unread, *contradictions(seen), *_next(diagnosis, files))
+    unread, about = _unread(seen, ("<stdin>", *files, *logs)), [f for f in files if describes(f)]
+    notes = (*([told] if told else []), *unread, *_passed_over(about), *contradictions(seen), *_next(diagnosis, files))
     if look and not (files or logs or diagnosis.findings):
         notes = (*notes, _machine(seen))
     emit(replace(report, evidence=seen, diagnosis=diagnosis, notes=notes), as_json)
     worst = max((_SEVERITY[f.severity] for f in diagnosis.findings), default=0)
-    if unread and not diagnosis.findings:
+    if (unread or about == [*files, *logs] != []) and not diagnosis.findings:
         return Exit.UNOBSERVABLE if fail_on != "never" else Exit.OK  # silence about a file that was not read is no "fine"
     return Exit.FINDINGS if worst >= _LEVEL[fail_on] else Exit.OK
 
@@ -129,6 +130,19 @@ def _unread(seen: Evidence, paths: tuple[str, ...]) -> tuple[str, ...]:
     notes = [say(f"Not read: {redact(r)}", f"未读取：{redact(r)}") for r in reasons[:5]]
     more = len(reasons) - len(notes)
     return (*notes, *([say(f"… and {more} more places", f"… 另有 {more} 处")] if more else ()))
+
+
+def _passed_over(about: Sequence[str]) -> tuple[str, ...]:
+    """The named files that were not searched, since by their names they only tell of errors."""
+    if not about:
+        return ()
+    names = redact(", ".join(about[:5]) + ", …" * (len(about) > 5))
+    return (
+        say(
+            f"Not searched, since its name says that it only tells of errors: {names}; --log FILE reads it as a log",
+            f"未检查（从文件名看只是说明文档）：{names}；可用 --log 文件 按日志读取",
+        ),
+    )
 
 
 def contradictions(seen: Evidence) -> tuple[str, ...]:

@@ -11,6 +11,9 @@ from dstune.readers.app_edit_keywords import callee_name, made
 from dstune.readers.app_edit_sites import Program, add_keyword, bound, outermost, set_at, site
 from dstune.readers.app_edit_tree import Edits, dotted, text_of
 
+_ANSWERED = re.compile(r"""["']role["']\s*:\s*["']assistant["'][^{}]*\}\s*,?\s*\]\s*$""")
+"""Messages that end with an answer: the whole conversation is rendered, and no new answer is asked for."""
+
 
 def add_generation_prompt(program: Program, context: Context) -> cst.Module | None:
     """`add_generation_prompt=True` on templates that do not say how the prompt ends; none where one of them does."""
@@ -24,7 +27,11 @@ def add_generation_prompt(program: Program, context: Context) -> cst.Module | No
         if where.has("add_generation_prompt"):
             return None
         over = tree.parent(tree.parent(call) or call)
+        named = where.get("conversation")
+        messages = next((a.value for a in where.positional()), named.value if named else None)
         if isinstance(over, cst.Call) and dotted(over.func) in ("len", "print"):
+            continue
+        if messages is not None and _ANSWERED.search(tree.code(messages)):
             continue
         add_keyword(edits, where.holders[0], "add_generation_prompt", "True")
     return made(program, edits)
@@ -34,6 +41,8 @@ def add_pad_token(program: Program, context: Context) -> cst.Module | None:
     """`tokenizer.pad_token = tokenizer.eos_token` behind the line that loads the tokenizer."""
     tree, edits = program.tree, Edits()
     if "pad_token" in re.sub(r"pad_token_id", "", tree.module.code):
+        return None
+    if len(program.tokenizer_loads) > 1:  # an encoder's has one, and no end token to take its place
         return None
     for call in program.tokenizer_loads:
         names, line = bound(tree, call), tree.statement(outermost(tree, call))

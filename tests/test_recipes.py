@@ -11,7 +11,7 @@ from dstune.catalog.signatures import letters, signatures
 from dstune.catalog.vocabulary import terms
 from dstune.expr import parse
 from dstune.lang import REMARK
-from dstune.model import Rule
+from dstune.model import Example, Rule
 from dstune.report.text import commands
 from tests.support import judged
 
@@ -114,6 +114,40 @@ def test_the_check_of_repeated_lines_finds_them() -> None:
     assert INDENTED.search(r"def f:\n(?:[ \t]+[^\n]*\n|[ \t]*\n){0,8}?x")
     assert INDENTED.search(r"(?:[ \t]*[^\n]*\n){0,6}?x")
     assert not INDENTED.search(r"(?:(?:[ \t][^\n]*)?\n){0,8}?x")
+
+
+@by_rule
+def test_a_named_word_keeps_its_letters(rule: Rule) -> None:
+    """Before a group of any word, `.{0,2}` takes the word's first letters as well as its quotes."""
+    for way in rule.ways:
+        for patterns in way.texts.values():
+            for pattern in patterns:
+                assert not re.search(r"(?<!\\)\.(?:\{\d,\d\}|\?)\(\?P<\w+>\[", pattern), pattern
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "The model `{}` does not exist.",
+        "{{'message': 'The model `{}` does not exist.', 'code': 404}}",
+        r'{{"error":"model \"{}\" not found, try pulling it first"}}',
+        "ollama._types.ResponseError: model '{}' not found (status code: 404)",
+        "Unknown model: {}",
+        "Error: model {} is not loaded",
+    ],
+)
+@pytest.mark.parametrize("model", ["deepseek-r1", "Qwen/Qwen3-8B", "/models/m"])
+def test_the_model_that_is_not_served_is_named_whole(line: str, model: str) -> None:
+    rule = rules()["served-model-name-mismatch"]
+    [found] = judged(Example("fires", texts={"log": line.format(model)}), rule).findings
+    assert f"does not know the model {model}." in found.message
+
+
+@by_rule
+def test_commands_have_real_line_ends(rule: Rule) -> None:
+    """A TOML text in single quotes keeps `\\n` as it is typed."""
+    for fix in rule.fixes:
+        assert not re.search(r"\\n\w", re.sub(r"""'[^']*'|"[^"]*\"""", "", fix.run)), fix.run
 
 
 PROSE = re.compile(

@@ -19,7 +19,7 @@ _NUMERIC = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?")
 
 
 def values(groups: dict[str, str | None]) -> dict[str, Value]:
-    """Named groups as values: `*_mib` read as a size in MiB, numbers as numbers, the rest as text."""
+    """Named groups as values: `*_mib` read as a size in MiB, numbers as numbers, the rest as text; `name2` is `name` in another alternative."""
     found: dict[str, Value] = {}
     for name, text in groups.items():
         if text is None:
@@ -28,6 +28,8 @@ def values(groups: dict[str, str | None]) -> dict[str, Value]:
             found[name] = to_mib(text)
         else:
             found[name] = to_number(text) if _NUMERIC.fullmatch(text.strip()) else text.strip()
+        if groups.get(base := name.rstrip("23456789"), "") is None:
+            found[base] = found[name]
     return found
 
 

@@ -158,6 +158,21 @@ def test_a_comment_among_the_commands_has_no_prompt() -> None:
 
     fix = Fix({"en": "Do it", "zh": "这样做"}, "flag", "display", run="\nvllm serve m\n# compose:\n#   shm_size: 8gb\n")
     assert commands(fix) == ["$ vllm serve m", "# compose:", "#   shm_size: 8gb"]
+    for line in (
+        "MAX_JOBS=4 pip install x",
+        'A="-D B=1" cmake -B b',
+        "until curl -sf u; do sleep 2; done",
+        "~/v/bin/pip list",
+        "nvcc --version; ls",
+    ):
+        assert commands(Fix({}, "code", "display", run=line)) == [f"$ {line}"]
+    for text in (  # of a program, a compose file, an image, a proxy: nothing for a shell
+        'client = OpenAI(base_url="u")', "for piece in streamer:\n    text += piece", "networks:\n  llm: {}", "RUN pip install x",
+        "location / {\n    proxy_buffering off;\n}", "proxy_read_timeout 600s;", "[wsl2]\nmemory=48GB", 'SYSTEM """two\nlines."""', "del model",
+    ):  # fmt: skip
+        assert commands(Fix({}, "code", "display", run=text)) == text.splitlines()
+    curl = "curl URL \\\n  -d '{}'"
+    assert commands(Fix({}, "code", "display", run=curl)) == ["$ curl URL \\", "  -d '{}'"]
     lang.use("zh")
     assert titled(fix) == "这样做（需手动处理）"
     lang.use("en")

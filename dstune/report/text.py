@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import unicodedata
 
@@ -160,10 +161,21 @@ def titled(fix: Fix) -> str:
     return say(f"{pick(fix.title)} ({worded(fix.safety)})", f"{pick(fix.title)}（{worded(fix.safety)}）")
 
 
+_COMMAND = re.compile(
+    r"""(?:[A-Z_][A-Z0-9_]*=(?:"[^"]*"|'[^']*'|\S*)\ )*  # variables of the command
+    (?!(?:from|import|def|class|with|for|if|while|return|del|async|await)\b)
+    [a-z~./][a-z0-9./+-]*(?:;|\ (?!\+?=\ )|$)(?!.*\ \{(?:\ |$))""",
+    re.VERBOSE,
+)
+"""A line for a shell. Python, YAML, a Dockerfile's and a proxy's lines go into a file."""
+
+
 def commands(fix: Fix) -> list[str]:
-    """The lines to run behind a prompt; a comment is none."""
+    """What to type, behind a prompt; a comment, the rest of a command and what goes into a file stand as they are."""
     lines = remarked(fix.run.strip(), fix.remarks).splitlines()
-    return [line if line.lstrip().startswith("#") else f"$ {line}" for line in lines]
+    first = next((line for line in lines if not line.startswith("#")), "")
+    typed = _COMMAND.match(first) is not None
+    return [f"$ {line}" if typed and _COMMAND.match(line) else line for line in lines]
 
 
 def finding(f: Finding, number: str) -> str:

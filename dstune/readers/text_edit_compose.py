@@ -186,5 +186,5 @@ def _mounted(service: Any) -> bool:
     if volumes is None:
         insert_key(service, "volumes", [mount])
     else:
-        volumes.append(mount)
+        volumes.insert(0, mount)  # behind the last item stands what parts the list from the next key
     return True

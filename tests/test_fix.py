@@ -522,3 +522,22 @@ def test_why_names_the_lines_of_each_change(tmp_path: Path) -> None:
     ):
         assert f"# {numbers}: {cause}: " in shown
         assert holds in lines[int(re.findall(r"\d+", numbers)[-1]) - 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("a.ipynb", '{"cells": [', "a.ipynb is no whole notebook"),
+        ("a.ipynb", '{"cells": {"a": 1}, "nbformat": 4}', "a.ipynb is no whole notebook"),
+        ("a.py", "def (:\n", "a.py:1-1 is no Python that can be parsed"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_not_called_in_order(
+    tmp_path: Path, run_dstune, name: str, text: str, reason: str
+) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / name).write_text(text)
+    for command in ("doctor", "fix"):
+        done = run_dstune(command, "--no-host", str(tmp_path / name))
+        assert done.returncode == 3, done.stdout
+        assert f"Not read: {tmp_path}/{reason}" in " ".join(done.stdout.split())
+        assert "Nothing to fix in these files" not in done.stdout

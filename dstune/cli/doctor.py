@@ -97,7 +97,7 @@ def command(
     if not (seen.facts or seen.gaps or seen.hits or files or logs):
         raise DstuneError(say("nothing to look at", "没有可看的东西"), "", "dstune doctor app.py server.log")
     diagnosis = diagnose(derive(seen), [find(c) for c in only] if only else None)
-    unread, about = _unread(seen, ("<stdin>", *files, *logs)), [f for f in files if describes(f)]
+    unread, about = left_out(seen, ("<stdin>", *files, *logs)), [f for f in files if describes(f)]
     notes = (*([told] if told else []), *unread, *_passed_over(about), *contradictions(seen), *_next(diagnosis, files))
     if look and not (files or logs or diagnosis.findings):
         notes = (*notes, _machine(seen))
@@ -124,8 +124,8 @@ def _behaviour(endpoint: str | None) -> tuple[Report, str]:
         return empty("doctor"), say(f"Behaviour not asked for: {error.what}{why}", f"未检查文本行为：{error.what}{why}")
 
 
-def _unread(seen: Evidence, paths: tuple[str, ...]) -> tuple[str, ...]:
-    """What of the named files could not be read: silence about a file would mean that it is fine."""
+def left_out(seen: Evidence, paths: Sequence[str]) -> tuple[str, ...]:
+    """What of the named files could not be read: silence about a file would mean that it is fine. Also told by `fix`."""
     reasons = list(dict.fromkeys(g.reason for g in seen.gaps if g.name == "*" and any(p in g.reason for p in paths)))
     notes = [say(f"Not read: {redact(r)}", f"未读取：{redact(r)}") for r in reasons[:5]]
     more = len(reasons) - len(notes)

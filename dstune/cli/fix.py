@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from dstune.cli.doctor import contradictions, gather
+from dstune.cli.doctor import contradictions, gather, left_out
 from dstune.cli.fixes import (
     Outcome,
     Step,
@@ -110,7 +110,9 @@ def command(
     documents = [Document(s.path, kinds[s.path], s.text) for s in sources]
     wish = Wish(frozenset(r.cause for r in rules or ()), advice, _asking() if ask else lambda step: True, _known(sources))
     outcome = carry_out(documents, judge, wish)
-    outcome.notes += contradictions(read_documents(documents).merged(base))
+    seen = read_documents(documents).merged(base)
+    outcome.unread = left_out(seen, files)
+    outcome.notes += [*outcome.unread, *contradictions(seen)]
     made = artifacts(sources, outcome)
     proof = None
     if prove and made:
@@ -124,6 +126,8 @@ def command(
     held = proof is not None and bool(proof[1]["worse"])
     number = _write(made, sources, documents, outcome) if do_write and made and not held else ""
     _tell(made, sources, outcome, number, why, as_json, proof, held and do_write)
+    if outcome.unread and not (made or outcome.hands):
+        return Exit.UNOBSERVABLE
     return Exit.OK if number or not made else Exit.FINDINGS
 
 
@@ -346,7 +350,7 @@ def _closing(made: Sequence[Artifact], outcome: Outcome, number: str) -> list[st
         causes = len({s.finding.cause for s in outcome.steps})
         return [
             say(
-                f"{causes} fix{'es' * (causes != 1)} for {names}, not written. --write writes them, --why explains them.",
+                f"{causes} fix{'es' * (causes != 1)} for {names}, not written. --write writes {'it' if causes == 1 else 'them'}, --why explains.",
                 f"{names} 有 {causes} 项修复，尚未写入。--write 写入，--why 解释。",
             )
         ]
@@ -360,4 +364,6 @@ def _closing(made: Sequence[Artifact], outcome: Outcome, number: str) -> list[st
                 f"没有足够确定的问题。可能的有：{'、'.join(left)}；用 --only {left[0]} 执行其中一项。",
             )
         ]
+    if outcome.unread:
+        return [say("Nothing to fix in what was read.", "已读取的部分无需修复。")]
     return [say("Nothing to fix in these files.", "这些文件无需修复。")]

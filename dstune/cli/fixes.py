@@ -37,13 +37,14 @@ class Step:
 
 @dataclass(slots=True)
 class Outcome:
-    """All edits of a run: the new texts, the steps in order, what is left to do by hand, and the last diagnosis."""
+    """All edits of a run: the new texts, the steps in order, what is left to do by hand, the last diagnosis, what was not read."""
 
     texts: dict[str, str]
     steps: list[Step] = field(default_factory=list)
     hands: list[Hand] = field(default_factory=list)
     diagnosis: Diagnosis = field(default_factory=Diagnosis)
     notes: list[str] = field(default_factory=list)
+    unread: tuple[str, ...] = ()
 
 
 Judge = Callable[[Sequence[Document]], tuple[Evidence, Diagnosis]]

@@ -33,9 +33,11 @@ def read(document: Document) -> Iterable[Fact | Gap]:
         )
         return
     for first, last in source.lost:
-        reason = say(
-            f"{document.path}:{first}-{last} is no Python that can be parsed",
-            f"{document.path}:{first}-{last} 无法按 Python 解析",
+        place = f"{document.path}:{first}-{last}"
+        reason = (
+            say(f"{document.path} is no whole notebook", f"{document.path} 不是完整的 notebook")
+            if source.notebook and not source.lines
+            else say(f"{place} is no Python that can be parsed", f"{place} 无法按 Python 解析")
         )
         yield Gap("app", "*", reason, say("give the whole file", "请给出完整文件"))
     if not source.trees:

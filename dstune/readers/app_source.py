@@ -44,6 +44,8 @@ def source_of(document: Document) -> Source:
         cells = _cells(text)
         if cells is not None:
             text, notebook = cells, True
+        elif text.lstrip().startswith(("{", "[")):  # cut off, or JSON of another kind: the braces may well parse as Python
+            return Source(document.path, [], [], [(1, text.rstrip().count("\n") + 1)], notebook=True)
     if len(text) > LARGEST:
         return Source(document.path, [], [], notebook=notebook, too_long=True)
     requirements = "\n".join(m[1] for m in _PIP.finditer(text)) + "\n" + "\n".join(m[1] for m in _SCRIPT.finditer(text))

@@ -7,6 +7,7 @@ import asyncio
 import importlib
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -171,6 +172,13 @@ def test_check_needs_neither_torch_nor_gradio(folder: Path, tmp_path: Path) -> N
     command = [sys.executable, "app.py", "--check"]
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "config.yaml is valid\n"), done.stderr
+    bare = [*command[:1], "-S", "app.py", "--check"]  # without what is installed; PyYAML alone is needed to read
+    shutil.copytree(Path(yaml.__file__).parent, tmp_path / "bare" / "yaml")
+    done = subprocess.run(bare, cwd=folder, env={**env, "PYTHONPATH": str(tmp_path / "bare")}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (
+        "lacks torch, transformers, gradio, fastapi, uvicorn; before the start: pip install -r requirements.txt" in done.stdout
+    )
     config = tmp_path / "bad.yaml"
     config.write_text("model: {path: x, layers: 3}\nserver: {port: 99999, concurency: 2}\n")
     done = subprocess.run([*command, "--config", str(config)], cwd=folder, env=env, capture_output=True, text=True)

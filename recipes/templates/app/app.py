@@ -48,6 +48,8 @@ def main() -> int:
             raise configuration.SettingsError("\n".join(faults))
         if options.check:
             print(f"{options.config} is valid")
+            if lacking := machine.lacking():  # may well be checked on another machine
+                print(f"This Python ({sys.prefix}) lacks {', '.join(lacking)}; before the start: pip install -r requirements.txt")
             return 0
         return serve(settings, host, int(port))
     except configuration.SettingsError as error:

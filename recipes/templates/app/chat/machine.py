@@ -65,6 +65,11 @@ def _head(file: Path) -> bytes:
         return f.read(len(POINTER))
 
 
+def lacking() -> list[str]:
+    """The packages of requirements.txt that this Python does not have."""
+    return [name for name in ("torch", "transformers", "gradio", "fastapi", "uvicorn") if not importlib.util.find_spec(name)]
+
+
 def _packages(settings: Settings) -> list[str]:
     """What quantising while loading needs."""
     kind = settings.model.quantization

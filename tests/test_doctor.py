@@ -1,6 +1,6 @@
 """What doctor takes from this host beside the files it is given."""
 
-from dstune.cli.doctor import _environments, _not_of_others, _same_environment
+from dstune.cli.doctor import _environments, _not_of_others, _same_environment, _same_machine
 from dstune.model import Document, Evidence, Fact
 
 LOG = """Traceback (most recent call last):
@@ -25,6 +25,15 @@ def test_packages_of_another_environment_say_nothing_about_the_log() -> None:
     kept = _same_environment(host("/opt/other/bin/python3"), named)
     assert names(kept) == {"python1", "host"}
     assert kept.first("python", "transformers") == "4.40.0"
+
+
+def test_packages_of_a_machine_without_a_card_say_nothing_about_a_log_with_one() -> None:
+    table = Evidence((Fact("gpu0", "name", "NVIDIA GeForce RTX 3090", "log", line=8),))
+    bare = host("/opt/bin/python3").plus([Fact("gpu", "count", 0, "/sys/bus/pci/devices")])
+    assert names(_same_machine(bare, table)) == {"host", "gpu"}
+    assert names(_same_machine(bare, Evidence())) == names(bare)
+    here = host("/opt/bin/python3").plus([Fact("gpu", "count", 1, "nvml")])
+    assert names(_same_machine(here, table)) == names(here)
 
 
 def test_the_logs_own_environment_stays() -> None:

@@ -256,7 +256,7 @@ def gather(
             python=python,
             model_dirs=models,
         )
-        host = host if python else _not_of_others(_same_environment(host, elsewhere), programs)
+        host = host if python else _not_of_others(_same_environment(_same_machine(host, seen), elsewhere), programs)
     if endpoint:
         from dstune.probes.server import read_endpoint, subject_of
 
@@ -294,6 +294,15 @@ def _same_environment(host: Evidence, named: frozenset[str]) -> Evidence:
         if f.name == "executable" and family_of(f.subject) == "python" and not any(str(f.value).startswith(n + "/") for n in named)
     }  # fmt: skip
     return replace(host, facts=tuple(f for f in host.facts if not _of_environment(f.subject, apart)))
+
+
+def _same_machine(host: Evidence, seen: Evidence) -> Evidence:
+    """The host's evidence without its packages, where the files show a card and this machine has none: the program ran elsewhere."""
+    here = {f"{f.subject}.{f.name}": f.value for f in host.facts}
+    if here.get("gpu.count") != 0 or not any(family_of(f.subject) == "gpu" and f.name == "name" for f in seen.facts):
+        return host
+    every = {f.subject.removeprefix("python") for f in host.facts if family_of(f.subject) == "python"}
+    return replace(host, facts=tuple(f for f in host.facts if not _of_environment(f.subject, every)))
 
 
 def _not_of_others(host: Evidence, programs: Sequence[str]) -> Evidence:

@@ -180,13 +180,14 @@ def test_check_needs_neither_torch_nor_gradio(folder: Path, tmp_path: Path) -> N
         "lacks torch, transformers, gradio, fastapi, uvicorn; before the start: pip install -r requirements.txt" in done.stdout
     )
     config = tmp_path / "bad.yaml"
-    config.write_text("model: {path: x, layers: 3}\nserver: {port: 99999, concurency: 2}\n")
+    config.write_text("model: {path: x, layers: 3}\nserver: {port: 99999, concurency: 2}\ncache: {context: 9999999}\n")
     done = subprocess.run([*command, "--config", str(config)], cwd=folder, env=env, capture_output=True, text=True)
     assert done.returncode == 2
     for word in (
         "model.layers: no such key",
         "server.port: must be from 1 to 65535, not 99999",
         "server.concurency: no such key",
+        "cache.context: must be from 64 to 1048576, not 9999999",
     ):
         assert word in done.stderr
     assert "Traceback" not in done.stderr

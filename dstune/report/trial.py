@@ -200,7 +200,7 @@ def doubts(o: dict[str, Any]) -> list[str]:
         n, longest = late["requests"], late["longest_s"]
         out.append(
             say(
-                f"! {n} requests were not answered when their time was over (the longest had run {longest:.0f} s): the tail is longer than shown",
+                f"! {n} request{'s were' if n != 1 else ' was'} not answered when their time was over (the longest had run {longest:.0f} s): the tail is longer than shown",
                 f"! 到时仍有 {n} 个请求没有答完（最长已运行 {longest:.0f} 秒）：真实的尾部延迟比所示更长",
             )
         )

@@ -29,7 +29,7 @@ def one_of(*allowed: str) -> Callable[[Any], str]:
 
 def between(low: float, high: float) -> Callable[[Any], str]:
     """A check of a number, both ends included."""
-    return lambda v: "" if v is None or low <= v <= high else f"must be from {low:g} to {high:g}"
+    return lambda v: "" if v is None or low <= v <= high else f"must be from {low:.15g} to {high:.15g}"
 
 
 def option(default: Any, check: Callable[[Any], str] | None = None) -> Any:

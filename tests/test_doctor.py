@@ -1,7 +1,9 @@
 """What doctor takes from this host beside the files it is given."""
 
-from dstune.cli.doctor import _environments, _not_of_others, _same_environment, _same_machine
-from dstune.model import Document, Evidence, Fact
+import pytest
+
+from dstune.cli.doctor import _environments, _not_of_others, _same_environment, _same_machine, left_out
+from dstune.model import Document, Evidence, Fact, Gap
 
 LOG = """Traceback (most recent call last):
   File "/home/li/venv/lib/python3.11/site-packages/transformers/modeling_utils.py", line 1, in from_pretrained
@@ -34,6 +36,21 @@ def test_packages_of_a_machine_without_a_card_say_nothing_about_a_log_with_one()
     assert names(_same_machine(bare, Evidence())) == names(bare)
     here = host("/opt/bin/python3").plus([Fact("gpu", "count", 1, "nvml")])
     assert names(_same_machine(here, table)) == names(here)
+
+
+@pytest.mark.parametrize(
+    ("reason", "paths", "told"),
+    [
+        ("libnvidia-ml.so.1 is not on the loader path", ["<stdin>", "-"], False),
+        ("libnvidia-ml.so.1 is not on the loader path", ["path.d", "so", "oad"], False),
+        ("no services in x/compose.yaml", ["compose.yaml"], False),
+        ("no services in compose.yaml", ["compose.yaml"], True),
+        ("app.py:3-9 is no Python that can be parsed", ["app.py"], True),
+        ("<stdin> is cut off", ["<stdin>", "-"], True),
+    ],
+)
+def test_only_gaps_of_the_named_files_are_told(reason: str, paths: list[str], told: bool) -> None:
+    assert bool(left_out(Evidence(gaps=(Gap("x", "*", reason, ""),)), paths)) == told
 
 
 def test_the_logs_own_environment_stays() -> None:

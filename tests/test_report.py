@@ -177,3 +177,20 @@ def test_a_comment_among_the_commands_has_no_prompt() -> None:
     assert titled(fix) == "这样做（需手动处理）"
     lang.use("en")
     assert titled(fix) == "Do it (by hand)"
+
+
+def test_the_list_of_causes_fits_a_terminal_and_is_a_line_each_in_a_pipe(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sys
+
+    from dstune.catalog.rules import rules
+    from dstune.cli.explain import command
+
+    command.main([], standalone_mode=False)
+    assert len(capsys.readouterr().out.splitlines()) == len(rules())
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    command.main([], standalone_mode=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert [line.split()[0] for line in lines if not line.startswith(" ")] == [r.cause for r in rules().values()]

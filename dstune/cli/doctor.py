@@ -126,7 +126,9 @@ def _behaviour(endpoint: str | None) -> tuple[Report, str]:
 
 def left_out(seen: Evidence, paths: Sequence[str]) -> tuple[str, ...]:
     """What of the named files could not be read: silence about a file would mean that it is fine. Also told by `fix`."""
-    reasons = list(dict.fromkeys(g.reason for g in seen.gaps if g.name == "*" and any(p in g.reason for p in paths)))
+    named = "|".join(re.escape(p) for p in paths if p != "-") or "$."  # standard input is called <stdin>
+    whole = re.compile(rf"(?<![\w./-])(?:{named})(?![\w/-])", re.ASCII)
+    reasons = list(dict.fromkeys(g.reason for g in seen.gaps if g.name == "*" and whole.search(g.reason)))
     notes = [say(f"Not read: {redact(r)}", f"未读取：{redact(r)}") for r in reasons[:5]]
     more = len(reasons) - len(notes)
     return (*notes, *([say(f"… and {more} more places", f"… 另有 {more} 处")] if more else ()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import click
 
@@ -72,5 +73,9 @@ def command(cause: str | None, show_facts: bool, as_json: bool) -> None:
         )
         return
     width = max(map(len, rules()), default=0)
+    from dstune.report.text import wrap
+
     for rule in rules().values():
-        click.echo(f"{rule.cause:{width}}  {pick(rule.title)}")
+        # a line a cause for grep; on a terminal the title stays in its column
+        title = wrap(pick(rule.title), " " * (width + 2))[width:] if sys.stdout.isatty() else f"  {pick(rule.title)}"
+        click.echo(f"{rule.cause:{width}}{title}")

@@ -85,6 +85,7 @@ FORMS = {
     "vllm": "INFO 05-14 17:50:01 [logger.py:42] Received request chatcmpl-0: prompt: {!r}, params: SamplingParams(n=1, max_tokens=64), lora_request: None.",
     "sglang": "[2025-03-03 17:53:04] Receive: obj=GenerateReqInput(text={!r}, sampling_params={{'max_new_tokens': 64}}, rid='ced0')",
     "lmdeploy": "2024-08-05 05:43:10,003 - lmdeploy - INFO - session_id=1, prompt={!r}, gen_config=GenerationConfig(n=1), adapter_name=None.",
+    "parts": "DEBUG:app:{{'role': 'user', 'content': [{{'type': 'text', 'text': {!r}}}]}}",
     "openai": "DEBUG:openai._base_client:Request options: {{'method': 'post', 'json_data': {{'messages': [{{'role': 'user', 'content': {!r}}}]}}}}",
 }
 

@@ -21,6 +21,8 @@ _LOGGED = tuple(
         # messages of the OpenAI API in the log of any program, and data sets of instructions
         ((b"role",), _ROLE % b"user|system|developer|tool", True),
         ((b"role",), _ROLE % b"assistant", False),
+        ((b"type",), rb"""type["']: ?["'](?:input_)?text["'], ?["']text["']: ?""", True),  # parts of a message
+        ((b"output_text",), rb"""type["']: ?["']output_text["'], ?["']text["']: ?""", False),
         ((b'"instruction"',), rb'"(?:instruction|input)": ?', True),
     )
 )

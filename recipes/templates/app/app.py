@@ -49,7 +49,9 @@ def main() -> int:
         if options.check:
             print(f"{options.config} is valid")
             if lacking := machine.lacking():  # may well be checked on another machine
-                print(f"This Python ({sys.prefix}) lacks {', '.join(lacking)}; before the start: pip install -r requirements.txt")
+                print(
+                    f"This Python ({sys.prefix}) lacks {', '.join(lacking)}; before the start: pip install -r requirements.txt"
+                )
             return 0
         return serve(settings, host, int(port))
     except configuration.SettingsError as error:

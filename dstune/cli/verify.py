@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from dstune.cli.options import (
+    Number,
     api_key_file_option,
     api_name_option,
     common,
@@ -17,7 +18,6 @@ from dstune.cli.options import (
     profile_option,
     report_option,
     served_option,
-    timeout_option,
 )
 from dstune.cli.verify_sides import Measured, Side, command_side, like, measure, saved, side_of, talk
 from dstune.errors import DstuneError, Exit, UnobservableError
@@ -82,7 +82,13 @@ _EXAMPLES = (
     show_default=True,
     help=say("Answers that nobody counts.", "不计入的预热回答数。"),
 )
-@timeout_option
+@click.option(
+    "--timeout",
+    type=Number(1, 86400),
+    default=120.0,
+    show_default=True,
+    help=say("Seconds until a request counts as failed.", "请求超时秒数。"),
+)
 @click.option(
     "--patience",
     type=click.FloatRange(0.05),

@@ -79,7 +79,7 @@ CASES = {
     "weights-offloaded-to-cpu--device-map-auto": """
         import tempfile
         from accelerate import infer_auto_device_map
-        d = tempfile.mkdtemp(); model(device="cpu").save_pretrained(d)
+        d = tempfile.mkdtemp(); m = model(); m.save_pretrained(d); del m; torch.cuda.empty_cache()
         m = AutoModelForCausalLM.from_pretrained(d, dtype=torch.bfloat16, device_map="auto", max_memory={0: "2GiB", "cpu": "60GiB"})
         logging.info("hf_device_map %s", m.hf_device_map)
         with torch.inference_mode(): m.generate(ids(1, 16), max_new_tokens=8)""",

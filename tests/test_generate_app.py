@@ -311,12 +311,17 @@ def test_sizes_fit_and_grow_with_the_card() -> None:
 
 def test_sizes_agree_with_what_an_h200_took() -> None:
     """Peak memory of the process within 5 % of the size."""
-    rows = json.loads((ROOT / "recipes/measurements/h200-generated-app.json").read_text())["phases"]
+    kept = json.loads((ROOT / "recipes/measurements/h200-generated-app.json").read_text())
+    rows, again = kept["phases"], kept["again"]["phases"]
     for mode, slots, context, form, run in (
         ("throughput", 8, 2048, "none", rows["users8"]["full"]),
         ("throughput", 8, 2048, "nf4", rows["nf4"]["full"]),
         ("throughput", 32, 2048, "none", rows["users32"]["mixed"]),
         ("latency", 1, 4096, "none", rows["latency"]["single"][-1]),
+        ("throughput", 8, 2048, "none", rows["soak"]["soak_with_one_oversized"]),
+        ("throughput", 8, 2048, "none", again["users8"]["full"]),
+        ("throughput", 32, 2048, "none", again["users32"]["mixed"]),
+        ("latency", 1, 4096, "none", again["latency"]["single"][-1]),
     ):
         made = size(find("h200"), R1, mode, slots, context, quantization=form)
         assert made.total_mib * 2**20 / 1e9 == pytest.approx(run["process_peak_gb"], rel=0.05)

@@ -12,7 +12,7 @@ from dstune.readers.app import read
 
 APPS = Path(__file__).parent / "apps"
 HEALTHY = sorted((APPS / "healthy").iterdir())
-ABOUT = {"complete", "client_only", "reasoning_model", "chat_model", "model_samples_itself"}
+ABOUT = {"complete", "client_only", "reasoning_model", "chat_model", "model_samples_itself", "sdpa_left_to_torch"}
 
 FAULTS = {
     "async_blocking.py": {"workers": 19, "blocking_in_async": 13},
@@ -277,3 +277,39 @@ def test_a_load_under_a_device_is_on_it(device: str, on_cpu: bool) -> None:
         'model.generate(**tok(q, return_tensors="pt").to("cuda"), max_new_tokens=400)\n'
     )
     assert ("model_never_on_gpu" in smells(text)) is on_cpu
+
+
+HEAD = """
+from threading import Thread
+from transformers import AutoModelForCausalLM, TextIteratorStreamer
+m = AutoModelForCausalLM.from_pretrained("./m", dtype="auto"MORE)
+"""
+IN_ITS_THREAD = """
+def answer(inputs):
+    Thread(target=m.generate, kwargs=dict(**inputs, streamer=s)).start()
+"""
+
+
+@pytest.mark.parametrize(
+    ("rest", "more", "expected"),
+    [
+        (IN_ITS_THREAD, "", "thread"),
+        ("def answer(x):\n    def work():\n        m.generate(x, streamer=s)\n    Thread(target=work).start()\n", "", "thread"),
+        ("def answer(x):\n    return m.generate(x)\n", "", "call"),
+        (
+            "def serve():\n    while True:\n        m.generate(jobs.get())\ndef main():\n    Thread(target=serve).start()\n",
+            "",
+            "call",
+        ),
+        ("Thread(target=m.generate).start()\n", "", "call"),
+        (IN_ITS_THREAD, ', attn_implementation="sdpa"', "thread"),
+        (IN_ITS_THREAD, ', attn_implementation="eager"', None),
+        (IN_ITS_THREAD, ", attn_implementation=chosen()", None),
+        (IN_ITS_THREAD + "torch.backends.cuda.enable_cudnn_sdp(False)\n", "", None),
+        (IN_ITS_THREAD + "os.environ['TORCH_CUDNN_SDPA_DEPRIORITIZED'] = '1'\n", "", None),
+        ("def answer(x):\n    return m.generate(x, cache_implementation='static')\n", "", None),
+        ("print(m)\n", "", None),
+    ],
+)
+def test_attention_left_to_torch(rest: str, more: str, expected: str | None) -> None:
+    assert value(HEAD.replace("MORE", more) + rest, "app.sdpa_left_to_torch") == expected

@@ -1,4 +1,4 @@
-"""Edits of limits and of what stands at the edge: how long a prompt may be, where a slider begins, switches that are on anyway."""
+"""Edits of limits and of what stands at the edge: how long a prompt may be, where a slider begins, switches of torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,18 @@ from dstune.readers.app_edit_context import Context
 from dstune.readers.app_edit_keywords import callee_name, drop_max_length, made
 from dstune.readers.app_edit_prompt import encodings
 from dstune.readers.app_edit_sites import Program, Site, add_keyword, bound, set_at, site
-from dstune.readers.app_edit_tree import Edits, Tree, callee, constant, dotted, drop_statement, parameters, text_of
+from dstune.readers.app_edit_tree import (
+    Edits,
+    Tree,
+    add_import,
+    after_imports,
+    callee,
+    constant,
+    dotted,
+    drop_statement,
+    parameters,
+    text_of,
+)  # fmt: skip
 
 ANSWER_CAP = 4096
 """Where a slider of new tokens begins, if it reaches that far: the room that reasoning takes (recipes/symptoms/reasoning-truncated-by-max-tokens.toml)."""
@@ -140,7 +151,19 @@ def drop_sdp_switch(program: Program, context: Context) -> cst.Module | None:
     return made(program, edits)
 
 
+def cudnn_sdp_off(program: Program, context: Context) -> cst.Module | None:
+    """`torch.backends.cuda.enable_cudnn_sdp(False)` behind the imports: attention that needs no plan for each length."""
+    tree = program.tree
+    if not program.generates or "enable_cudnn_sdp" in tree.names:
+        return None
+    torch = tree.imported("torch")
+    module = tree.module if torch else add_import(tree.module, "import torch")
+    line = f"{torch or 'torch'}.backends.cuda.enable_cudnn_sdp(False)  # cuDNN plans anew for each length, in each new thread\n"
+    return after_imports(module, line)
+
+
 TABLE = {
+    "cudnn-sdp-off": cudnn_sdp_off,
     "limit-prompt": limit_prompt,
     "max-length-to-prompt": max_length_to_prompt,
     "slider-value": slider_value,

@@ -336,6 +336,22 @@ def add_import(module: cst.Module, text: str) -> cst.Module:
     return module.with_changes(body=_with_import(list(module.body), wanted, _root(small)))
 
 
+def after_imports(module: cst.Module, text: str) -> cst.Module | None:
+    """The module with a statement behind its last top-level import; None where it imports nothing there."""
+    body: list[Any] = list(module.body)
+    places = [
+        n for n, line in enumerate(body) if isinstance(line, cst.SimpleStatementLine) and any(_root(s) for s in line.body)
+    ]
+    if not places:
+        return None
+    gap = [cst.EmptyLine(indent=False)]
+    line = cst.ensure_type(cst.parse_statement(text, module.config_for_parsing), cst.SimpleStatementLine)
+    at = places[-1] + 1
+    if at < len(body) and not body[at].leading_lines:
+        body[at] = body[at].with_changes(leading_lines=gap)
+    return module.with_changes(body=[*body[:at], line.with_changes(leading_lines=gap), *body[at:]])
+
+
 def without_idle_import(module: cst.Module, before: str, name: str) -> cst.Module:
     """The module without `import name` where an edit took its last use; any other mention, in a comment too, keeps it."""
     word = rf"\b{name}\b"

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from dstune.model import Fact
-from dstune.readers import app_prompt, app_sampling
+from dstune.readers import app_attention, app_prompt, app_sampling
 from dstune.readers.app_index import FUNCTIONS
 from dstune.readers.app_load import placed
 from dstune.readers.app_seen import Generation, Seen
@@ -23,6 +23,7 @@ def smells(seen: Seen) -> Iterator[Fact]:
     yield from _pools(seen)
     yield from _gradients(seen)
     yield from _per_token(seen)
+    yield from app_attention.smells(seen)
     yield from app_prompt.smells(seen)
 
 

@@ -97,3 +97,18 @@ def test_completion(run_dstune) -> None:  # type: ignore[no-untyped-def]
     assert "_DSTUNE_COMPLETE" in script.stdout
     answer = run_dstune(COMP_WORDS="dstune doc", COMP_CWORD="1", _DSTUNE_COMPLETE="bash_complete")
     assert "plain,doctor" in answer.stdout
+
+
+def test_a_package_that_is_missing_is_no_bug(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """dstune run from its files by a Python without its packages."""
+    from dstune.cli import main
+
+    monkeypatch.setitem(sys.modules, "httptools", None)
+    monkeypatch.delitem(sys.modules, "dstune.load.client", raising=False)
+    for name in [n for n in sys.modules if n.startswith(("dstune.cli.verify", "dstune.cli.bench"))]:
+        monkeypatch.delitem(sys.modules, name)
+    assert main(["verify", "a.json", "b.json"]) == 3
+    said = capsys.readouterr().err
+    assert "httptools is not installed" in said
+    assert "pip install" in said
+    assert "bug" not in said

@@ -70,6 +70,21 @@ def main(argv: list[str] | None = None) -> int:
             )
         )
         return Exit.UNOBSERVABLE
+    except ModuleNotFoundError as error:
+        name = (error.name or "").partition(".")[0]
+        if name in ("", "dstune"):
+            return _bug()
+        _tell(
+            DstuneError(
+                say(f"the package {name} is not installed in {sys.prefix}", f"{sys.prefix} 中没有安装软件包 {name}"),
+                say("dstune runs from its files, without what it needs", "dstune 直接从源文件运行，缺少依赖"),
+                say(
+                    "install it there (pip install . in its folder), or run the dstune of the environment that has it",
+                    "在该环境中安装（在其目录中 pip install .），或运行已安装环境中的 dstune",
+                ),
+            )
+        )
+        return Exit.UNOBSERVABLE
     except Exception:
         return _bug()
 

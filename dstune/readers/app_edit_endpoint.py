@@ -7,11 +7,12 @@ from typing import Any
 import libcst as cst
 
 from dstune.readers.app_edit_context import Context
+from dstune.readers.app_edit_imports import add_import
 from dstune.readers.app_edit_page import decoded, following
 from dstune.readers.app_edit_sites import Program, Site
 from dstune.readers.app_edit_tail import Tail
 from dstune.readers.app_edit_thread import read, with_imports, worker
-from dstune.readers.app_edit_tree import Edits, Tree, add_import, callee, statements, text_of, walk
+from dstune.readers.app_edit_tree import Edits, Tree, callee, statements, text_of, walk
 
 _ROUTES = frozenset(("post", "get", "route", "put", "api_route"))
 _KINDS = {

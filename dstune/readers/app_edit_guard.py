@@ -8,9 +8,10 @@ from typing import Any
 import libcst as cst
 
 from dstune.readers.app_edit_context import Context
+from dstune.readers.app_edit_imports import add_import
 from dstune.readers.app_edit_keywords import callee_name, made
 from dstune.readers.app_edit_sites import Program, add_keyword, bound, drop_keyword, site
-from dstune.readers.app_edit_tree import Edits, add_import, callee, dotted, drop_statement, statements, text_of, walk
+from dstune.readers.app_edit_tree import Edits, callee, dotted, drop_statement, statements, text_of, walk
 
 CONNECT, READ = 5, 120
 """Seconds: to connect, and between two bytes; the second is `server.timeout` of the fourth article."""

@@ -7,21 +7,11 @@ import re
 import libcst as cst
 
 from dstune.readers.app_edit_context import Context
+from dstune.readers.app_edit_imports import add_import, after_imports
 from dstune.readers.app_edit_keywords import callee_name, drop_max_length, made
 from dstune.readers.app_edit_prompt import encodings
 from dstune.readers.app_edit_sites import Program, Site, add_keyword, bound, set_at, site
-from dstune.readers.app_edit_tree import (
-    Edits,
-    Tree,
-    add_import,
-    after_imports,
-    callee,
-    constant,
-    dotted,
-    drop_statement,
-    parameters,
-    text_of,
-)  # fmt: skip
+from dstune.readers.app_edit_tree import Edits, Tree, callee, constant, dotted, drop_statement, parameters, text_of
 
 ANSWER_CAP = 4096
 """Where a slider of new tokens begins, if it reaches that far: the room that reasoning takes (recipes/symptoms/reasoning-truncated-by-max-tokens.toml)."""

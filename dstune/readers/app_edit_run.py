@@ -9,20 +9,10 @@ from typing import Any
 import libcst as cst
 
 from dstune.readers.app_edit_context import Context
+from dstune.readers.app_edit_imports import add_import
 from dstune.readers.app_edit_keywords import made
 from dstune.readers.app_edit_sites import Program, bound
-from dstune.readers.app_edit_tree import (
-    Edits,
-    Tree,
-    add_import,
-    callee,
-    dotted,
-    drop_statement,
-    expression,
-    parameters,
-    statements,
-    walk,
-)  # fmt: skip
+from dstune.readers.app_edit_tree import Edits, Tree, callee, dotted, drop_statement, expression, parameters, statements, walk
 
 
 def accumulate_yield(program: Program, context: Context) -> cst.Module | None:

@@ -13,20 +13,12 @@ from typing import Any
 import libcst as cst
 
 from dstune.readers.app_edit_context import Context
+from dstune.readers.app_edit_imports import without_idle_import
 from dstune.readers.app_edit_keywords import callee_name
 from dstune.readers.app_edit_sites import Program, Site, bound, key_of
 from dstune.readers.app_edit_tail import Tail, tail_of
 from dstune.readers.app_edit_thread import read, thread, with_imports, worker
-from dstune.readers.app_edit_tree import (
-    Edits,
-    Tree,
-    callee,
-    dotted,
-    statements,
-    walk,
-    walk_shallow,
-    without_idle_import,
-)
+from dstune.readers.app_edit_tree import Edits, Tree, callee, dotted, statements, walk, walk_shallow
 
 _EVENTS = frozenset(("click", "submit", "then", "change", "input", "success", "select", "load", "on"))
 _FRONTS = frozenset(("Interface", "ChatInterface"))

@@ -7,9 +7,10 @@ from typing import Any
 
 import libcst as cst
 
+from dstune.readers.app_edit_imports import add_import
 from dstune.readers.app_edit_sites import Program, Site, appended, keyword
 from dstune.readers.app_edit_tail import Tail
-from dstune.readers.app_edit_tree import Edits, Tree, add_import, statements, walk
+from dstune.readers.app_edit_tree import Edits, Tree, statements, walk
 
 TIMEOUT = 120.0
 """Seconds without a token after which the streamer gives up: the request timeout that the fourth article configures (`server.timeout`)."""

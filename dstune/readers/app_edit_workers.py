@@ -7,9 +7,10 @@ import re
 import libcst as cst
 
 from dstune.readers.app_edit_context import Context
+from dstune.readers.app_edit_imports import add_import
 from dstune.readers.app_edit_keywords import dtype_keyword, made
 from dstune.readers.app_edit_sites import Program, add_keyword, bound, drop_keyword, set_at, site
-from dstune.readers.app_edit_tree import Edits, Tree, add_import, callee, dotted, expression, walk
+from dstune.readers.app_edit_tree import Edits, Tree, callee, dotted, expression, walk
 
 _SERVERS = frozenset(("uvicorn.run", "granian.run", "hypercorn.run"))
 

@@ -10,7 +10,7 @@ from dstune.catalog.vocabulary import normalise, terms
 from dstune.lang import say
 from dstune.model import Document, Fact, Gap, Value
 from dstune.readers.command import derived_facts, env_facts
-from dstune.readers.containers import Container, derived, environment, request
+from dstune.readers.containers import MODEL_SERVERS, Container, derived, environment, request
 from dstune.readers.given import docker_size, shown
 from dstune.readers.given import facts as launch_facts
 from dstune.readers.launch import Launch, launches, recognise
@@ -51,6 +51,7 @@ def read(document: Document) -> Iterator[Fact | Gap]:
         yield Gap("docker", "*", say(f"no services in {document.path}", f"{document.path} 中没有 services"))
         return
     yield from _undeclared(tree, services, document.path, lines)
+    yield from _order(services, document.path, lines)
     for number, (name, service) in enumerate(services.items()):
         if isinstance(service, dict):
             yield from _service(str(name), service, services, document.path, lines, f"docker{number or ''}")
@@ -99,6 +100,26 @@ def _undeclared(tree: Any, services: Any, source: str, lines: list[str]) -> Iter
             if re.fullmatch(r"[A-Za-z0-9][\w.-]+", str(name)) and name not in declared_volumes:
                 line = line_of(volumes, at)
                 yield Fact("compose", "undeclared_volume", str(name), source, line, shown(lines, line))
+
+
+def _order(services: Any, source: str, lines: list[str]) -> Iterator[Fact]:
+    """Services that `up` leaves out, and model servers whose start, not health, others wait for."""
+    known = {name: service for name, service in services.items() if isinstance(service, dict)}
+    if optional := [str(name) for name, service in known.items() if service.get("profiles")]:
+        line = line_of(known[optional[0]], "profiles")
+        yield Fact("compose", "optional_services", optional, source, line, shown(lines, line))
+    early: dict[str, int | None] = {}
+    for service in known.values():
+        waits = service.get("depends_on")
+        for name in waits if isinstance(waits, (dict, list)) else ():
+            how = waits[name] if isinstance(waits, dict) else None
+            condition = how.get("condition", "") if isinstance(how, dict) else ""
+            launch = launch_of(known[name], lines) if name in known else None
+            if condition in ("", "service_started") and launch is not None and launch.engine in MODEL_SERVERS:
+                early.setdefault(str(name), line_of(service, "depends_on"))
+    if early:
+        line = next(iter(early.values()))
+        yield Fact("compose", "started_only", list(early), source, line, shown(lines, line))
 
 
 def _service(name: str, service: Any, services: Any, source: str, lines: list[str], subject: str) -> Iterator[Fact]:

@@ -14,7 +14,7 @@ from dstune.readers.launch import Launch
 
 _CACHES = {"vllm": "/root/.cache/huggingface", "sglang": "/root/.cache/huggingface", "tgi": "/data", "ollama": "/root/.ollama"}
 _LOCAL = re.compile(r"https?://(?:localhost|127\.0\.0\.1|\[::1\])(?::\d+)?[^\s,;'\"]*")
-_SERVERS = frozenset(("vllm", "sglang", "tgi", "llamacpp", "ollama", "lmdeploy", "hfserve"))
+MODEL_SERVERS = frozenset(("vllm", "sglang", "tgi", "llamacpp", "ollama", "lmdeploy", "hfserve"))
 
 
 @dataclass(slots=True)
@@ -123,7 +123,7 @@ def _wants(gpu: str, engine: str, it: Container) -> bool | None:
     if it.launch is not None and it.launch.program in ("pip", "python", "nvcc"):
         return None
     if gpu == "cuda" and (
-        engine in _SERVERS or it.launch is None or not it.launch.program or "nvidia-smi" in it.launch.program
+        engine in MODEL_SERVERS or it.launch is None or not it.launch.program or "nvidia-smi" in it.launch.program
     ):
         return True
     if gpu == "cuda":
@@ -207,7 +207,12 @@ def _addresses(it: Container, engine: str) -> Iterator[tuple[str, Value]]:
         words = [w.text for w in it.launch.args] if it.launch else []
         sources = [f"{k}={v}" for k, v in it.env.items() if _names_server(k, v)]
         for text in [*sources, *words]:
-            if (found := _LOCAL.search(text)) and engine not in _SERVERS and "healthcheck" not in text and "curl" not in words:
+            if (
+                (found := _LOCAL.search(text))
+                and engine not in MODEL_SERVERS
+                and "healthcheck" not in text
+                and "curl" not in words
+            ):
                 yield "localhost_url", found[0]
                 break
     published = it.settings.get("publish")

@@ -1,8 +1,12 @@
 """What doctor takes from this host beside the files it is given."""
 
+import os
+from pathlib import Path
+
 import pytest
 
 from dstune.cli.doctor import _environments, _not_of_others, _same_environment, _same_machine, left_out
+from dstune.cli.options import waits
 from dstune.model import Document, Evidence, Fact, Gap
 
 LOG = """Traceback (most recent call last):
@@ -78,3 +82,15 @@ def test_what_another_server_has_installed_says_nothing_about_a_program() -> Non
     here, there = (Fact("server1", "working_directory", folder, "proc") for folder in ("/home/u", "/home/v"))
     assert names(_not_of_others(seen.plus([started, here]), ["/home/u/app.py"])) == names(seen) | {"server1"}
     assert "python" not in names(_not_of_others(seen.plus([started, there]), ["/home/u/app.py"]))
+
+
+def test_a_named_pipe_is_told_to_be_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pipe, file = tmp_path / "server.log", tmp_path / "other.log"
+    os.mkfifo(pipe)
+    file.write_text("a line\n")
+    waits([str(file), str(tmp_path / "missing"), "/dev/fd/0"])
+    assert capsys.readouterr() == ("", "")
+    waits([str(pipe)])
+    said = capsys.readouterr()
+    assert said.err.count(str(pipe)) == said.err.count("\n") == 1
+    assert not said.out

@@ -20,6 +20,7 @@ from dstune.cli.options import (
     no_host_option,
     progress,
     python_option,
+    waits,
 )
 from dstune.errors import DstuneError, Exit, UnobservableError
 from dstune.lang import say
@@ -235,6 +236,7 @@ def gather(
     if files or logs:
         from dstune.readers import read_files
 
+        waits((*files, *logs))
         found, documents = read_files([*files, *logs], dict.fromkeys(logs, "log"), progress=progress)
         seen = found.merged(seen)
         elsewhere = _environments(documents)

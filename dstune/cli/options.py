@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 import math
 import os
+import stat
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import click
@@ -195,6 +196,22 @@ def empty(command: str) -> Report:
     return Report(command, __version__)
 
 
+def _is_pipe(path: str) -> bool:
+    try:
+        return stat.S_ISFIFO(os.stat(path).st_mode)
+    except OSError:
+        return False
+
+
+def waits(paths: Iterable[str]) -> None:
+    """A line on stderr for each input that gives nothing until somebody writes to it: a named pipe, a terminal's keyboard."""
+    for path in paths:
+        if path == "-" and sys.stdin.isatty():
+            print(say("reading standard input; Ctrl-D ends it", "正在读取标准输入，按 Ctrl-D 结束"), file=sys.stderr)
+        elif not path.startswith(("/dev/fd/", "/proc/")) and _is_pipe(path):
+            print(say(f"waiting for {path}: it is a named pipe", f"正在等待 {path}：它是命名管道"), file=sys.stderr)
+
+
 def progress(name: str, done: int) -> None:
     """A line on stderr while a big file is read; nothing where stderr is no terminal."""
     if sys.stderr.isatty():
@@ -202,4 +219,4 @@ def progress(name: str, done: int) -> None:
         print(say(f"reading {name}: {done >> 20} MB", f"正在读取 {name}：{done >> 20} MB"), end=end, file=sys.stderr)
 
 
-__all__ = ["Number", "common", "emit", "empty", "evidence_option", "group", "load_evidence", "pick", "progress", "say"]
+__all__ = ["Number", "common", "emit", "empty", "evidence_option", "group", "load_evidence", "pick", "progress", "say", "waits"]

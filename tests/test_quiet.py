@@ -4,6 +4,7 @@ tests/quiet/{servers,system,talk,files}.yaml hold evidence without a fault, ambi
 written down before doctor saw it: `allow` names causes that are true of a healthy text, `sure` the cause that an ambiguous one does settle.
 """
 
+import json
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,10 @@ FORMS = {
     "sglang": "[2025-03-03 17:53:04] Receive: obj=GenerateReqInput(text={!r}, sampling_params={{'max_new_tokens': 64}}, rid='ced0')",
     "lmdeploy": "2024-08-05 05:43:10,003 - lmdeploy - INFO - session_id=1, prompt={!r}, gen_config=GenerationConfig(n=1), adapter_name=None.",
     "parts": "DEBUG:app:{{'role': 'user', 'content': [{{'type': 'text', 'text': {!r}}}]}}",
+    "printed": "{!s}",
+    "body": 'INFO proxy: POST /completion {{"n_predict": 64, "prompt": {!s}, "stream": true}}',
+    "content first": 'DEBUG app: {{"messages": [{{"content": {!s}, "role": "user"}}], "model": "qwen"}}',
+    "class": "INFO:chat:messages=[ChatMessage(role='user', content={!r})]",
     "openai": "DEBUG:openai._base_client:Request options: {{'method': 'post', 'json_data': {{'messages': [{{'role': 'user', 'content': {!r}}}]}}}}",
 }
 
@@ -93,11 +98,26 @@ FORMS = {
 @pytest.mark.parametrize("form", FORMS)
 def test_an_error_in_a_logged_prompt_is_not_the_servers(form: str) -> None:
     """What every recipe fires on, asked by a user of a server that logs its prompts."""
-    asked = (f"<|im_start|>user\nWhat is wrong here?\n{log}<|im_end|>\n<|im_start|>assistant\n" for _, log in LOGGED)
+    asked = [f"<|im_start|>user\nWhat is wrong here?\n{log}<|im_end|>\n<|im_start|>assistant\n" for _, log in LOGGED]
+    if form in ("body", "content first"):
+        asked = [json.dumps(said) for said in asked]
+    elif form == "printed":
+        asked = [said for said in asked if said.count("<|im_") == 3]
     plain, full = (
-        causes("\n".join([*FILLER[:20], *map(FORMS[form].format, said), *FILLER[-20:]])) for said in (("Hello",), asked)
+        causes("\n".join([*FILLER[:20], *map(FORMS[form].format, said), *FILLER[-20:]])) for said in (('"Hello"',), asked)
     )
     assert full == plain
+
+
+TOLD = [name for name, piece in pieces("talk").items() if not piece.get("name", "").endswith((".md", ".rst"))]
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_the_same_log_may_have_an_error_of_its_own(name: str) -> None:
+    own = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
+    text = pieces("talk")[name]["text"]
+    assert causes(own) <= causes(f"{own}\n{text}")
+    assert causes(own) <= causes(f"{text}{own}\n")
 
 
 @pytest.mark.slow

@@ -240,7 +240,6 @@ def _read_whole(name: str, text: str, forced: str | None) -> tuple[Evidence, Doc
     kind = forced or recognise(name, text)
     if not forced and describes(name):
         return Evidence(), Document(name, kind, text)
-    text = clean(text) if kind == "log" else text
     document = Document(name, kind, text)
     return read_document(document), document
 
@@ -249,7 +248,7 @@ def read_document(document: Document) -> Evidence:
     """Facts, gaps and hits of one document."""
     text_kind = TEXT_KIND.get(document.kind, document.kind)
     if text_kind == "log":
-        document = replace(document, text=unquoted(document.text))
+        document = replace(document, text=unquoted(clean(document.text)))
     text = unwrapped(document.text) if text_kind == "log" else without_comments(document.kind, document.text)
     hits, facts = scanner(text_kind).scan([(1, text)], text_kind, document.path)
     gaps: list[Gap] = []

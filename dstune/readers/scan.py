@@ -15,6 +15,7 @@ from dstune.catalog.signatures import Signature, openings, signatures
 from dstune.errors import UnobservableError
 from dstune.lang import say
 from dstune.model import Fact, Hit
+from dstune.readers.quoted import own_words
 from dstune.readers.scan_pass import KEEP, Pass
 from dstune.readers.scan_sieve import Sieve, seen_on_its_line
 from dstune.readers.scan_text import clean, shown, values
@@ -39,10 +40,10 @@ class Scanner:
         return Sieve((number, seen_on_its_line(row)) for number, row in enumerate(self.rows))
 
     def scan(self, blocks: Iterable[tuple[int, str | bytes]], kind: str, source: str) -> tuple[list[Hit], list[Fact]]:
-        """Hits of rules and facts of log lines, in line order. `blocks` yields (number of the first line, text up to a line end)."""
+        """Hits of rules and facts of log lines, in line order. `blocks` yields (number of the first line, text up to a line end, clean where it is bytes)."""
         run = Pass(self, kind, source)
         for first, text in blocks:
-            run.block(first, text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"))
+            run.block(first, text if isinstance(text, bytes) else clean(text).encode("utf-8", "surrogatepass"))
         return run.found()
 
     def pattern(self, number: int) -> re.Pattern[str]:
@@ -115,7 +116,7 @@ class Readable(Protocol):
 
 
 def blocks(stream: Readable, progress: Callable[[int], None] | None = None, marked: bool = True) -> Iterator[tuple[int, bytes]]:
-    """(number of the first line, bytes) of a stream in blocks of about 1 MB that end at a line end.
+    """(number of the first line, bytes) of a log in blocks of about 1 MB that end at a line end, clean and without the prompts that it quotes.
 
     Lines of more than 4 MB are cut. UTF-16 is known by its mark and becomes UTF-8; `marked`: whether there may be one.
     """
@@ -134,7 +135,7 @@ def blocks(stream: Readable, progress: Callable[[int], None] | None = None, mark
             return
         cut = len(data) if not read or (b"\n" not in data and len(data) > 4 * BLOCK) else data.rfind(b"\n") + 1
         if cut:
-            yield line, data[:cut]
+            yield line, own_words(data[:cut])
             line += data.count(b"\n", 0, cut)
         rest = data[cut:]
         if progress is not None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import IO, TYPE_CHECKING
 
 from dstune.model import Fact, Hit
+from dstune.readers.quoted import own_words
 from dstune.readers.scan import blocks, scanner
 from dstune.readers.scan_facts import LineFacts
 from dstune.readers.scan_pass import AROUND, Part, Pass, joined
@@ -97,14 +98,14 @@ def _half(
     if begin > AROUND:
         before = before[before.find(b"\n") + 1 :]
     stream = _Until(file, begin, end)
-    run = Pass(scan, kind, source, before)
+    run = Pass(scan, kind, source, own_words(before))
     for number, data in blocks(stream, progress, marked=begin == 0):
         run.block(number, data)
     after = b""
     if end is not None:
         file.seek(end)
         after = file.read(2 * AROUND)
-    part = run.part(after)
+    part = run.part(own_words(after))
     part.lines = stream.lines
     return part
 

@@ -14,10 +14,9 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from dstune.model import Fact, Hit
-from dstune.readers.quoted import unprompted
 from dstune.readers.scan_facts import LineFacts
 from dstune.readers.scan_sieve import Adapted
-from dstune.readers.scan_text import CUT, WINDOW, cleaned, shown, values, window
+from dstune.readers.scan_text import CUT, WINDOW, shown, values, window
 
 if TYPE_CHECKING:
     from dstune.readers.scan import Scanner
@@ -56,7 +55,7 @@ class _Anchor:
 
 
 class Pass:
-    """What was found so far. `before`: text before the first block, seen by rows that reach over line ends."""
+    """What was found so far in a clean text. `before`: text before the first block, seen by rows that reach over line ends."""
 
     def __init__(self, scanner: Scanner, kind: str, source: str, before: bytes = b"") -> None:
         self._scanner, self._kind, self._source = scanner, kind, source
@@ -65,8 +64,7 @@ class Pass:
         self._counts: dict[int, int] = {}
         self._full: set[int] = set()  # rows that want no more
         self._facts = LineFacts(scanner, self._full)
-        self._clean = (lambda data: unprompted(cleaned(data))) if kind == "log" else cleaned
-        self._tail = self._clean(before)
+        self._tail = before
         self._offset = len(self._tail)  # where the next block begins in the whole text
         self._open: list[_Anchor] = []  # lines whose surroundings are to be seen
         self._tries: dict[int, int] = {}
@@ -74,7 +72,7 @@ class Pass:
 
     def block(self, first: int, data: bytes) -> None:
         """Whole lines; `first` is the number of the first one."""
-        for piece in pieces(self._clean(data)):
+        for piece in pieces(data):
             self._piece(first, piece)
             first += piece.count(b"\n")
 
@@ -85,7 +83,7 @@ class Pass:
 
     def part(self, after: bytes = b"") -> Part:
         """What was found, to be joined with what comes behind it."""
-        self._look_around(self._clean(after), last=True)
+        self._look_around(after, last=True)
         self._hits.sort(key=itemgetter(0, 1))
         return Part(self._hits, self._facts)
 

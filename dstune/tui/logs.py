@@ -11,6 +11,7 @@ from rich.text import Text
 
 from dstune.lang import say
 from dstune.model import Evidence, Finding, Hit
+from dstune.readers.quoted import unquoted
 from dstune.readers.scan import clean, scanner, shown
 from dstune.tui.draw import Lines, click, fit
 
@@ -42,7 +43,7 @@ class LogState:
             self.lines.append((self.number, _indented(line)))
         if self.back:
             self.back = min(self.back + len(came), len(self.lines))  # what is being read stays where it is
-        hits, facts = scanner("log").scan([(first, text)], "log", self.source)
+        hits, facts = scanner("log").scan([(first, unquoted(text))], "log", self.source)
         self.matches = [*self.matches, *((h.line, h.cause) for h in hits if _alone(h))][-KEEP_LINES:]
         kept: tuple[Hit, ...] = (*self.evidence.hits, *hits)[-500:]
         self.evidence = Evidence((*self.evidence.facts, *facts)[-500:], (), kept)

@@ -1,10 +1,12 @@
 """The app reader on whole programs (tests/apps) and on fragments as people paste them."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from dstune.catalog.vocabulary import terms
+from dstune.derive import derive
 from dstune.diagnose import diagnose
 from dstune.model import Document, Fact, Gap, family_of
 from dstune.readers import read_document
@@ -98,6 +100,7 @@ FRAGMENTS = {
     'model = AutoModelForCausalLM.from_pretrained("m", torch_dtype=torch.float16, device_map="cpu")\n': "half_on_cpu",
     'model = AutoModelForCausalLM.from_pretrained("m", load_in_8bit=True, device_map="auto")\nmodel.to("cuda")\n': "quantized_model_moved",
     'def step(x):\n    return model(x)            # no torch.no_grad\n': "forward_without_no_grad",
+    'def ask(q):\n    try:\n        return model.generate(**q, max_new_tokens=9)\n    except Exception as e:\n        return str(e)\n': "error_as_answer",
     'conv.append(question); conv.append(answer)\n': "history_grows",
     'model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-Coder-32B-Instruct")\n': "load_without_dtype",
     'demo.queue(max_size=64).launch(enable_queue=True, server_name="0.0.0.0")\n': "gradio_removed_argument",
@@ -313,3 +316,46 @@ def answer(inputs):
 )
 def test_attention_left_to_torch(rest: str, more: str, expected: str | None) -> None:
     assert value(HEAD.replace("MORE", more) + rest, "app.sdpa_left_to_torch") == expected
+
+
+def saved(*outputs: dict[str, object], source: str = "print(1)") -> Document:
+    """A notebook whose second cell has these outputs."""
+    cells = [
+        {"cell_type": "markdown", "source": ["CUDA out of memory? Restart: `CUDA error: device-side assert triggered`"]},
+        {"cell_type": "code", "execution_count": 7, "source": [source], "outputs": outputs},
+    ]
+    return Document("chat.ipynb", "app", json.dumps({"cells": cells, "nbformat": 4}, indent=1))
+
+
+FAILED = {
+    "output_type": "error",
+    "ename": "OutOfMemoryError",
+    "evalue": "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 14.74 GiB of which 1.1 GiB is free.",
+    "traceback": [
+        "\x1b[0;31m---------------------------------------------------------------------------\x1b[0m",
+        "\x1b[0;31mOutOfMemoryError\x1b[0m                          Traceback (most recent call last)",
+        "Cell \x1b[0;32mIn[7], line 1\x1b[0m\n\x1b[0;32m----> 1\x1b[0m out \x1b[38;5;241m=\x1b[39m model.generate(**inputs)\n",
+        "File \x1b[0;32m~/x.py:9\x1b[0m, in f\x1b[0;34m(x)\x1b[0m\n\x1b[1;32m      8\x1b[0m     raise ValueError('CUDA error: device-side assert triggered')\n\x1b[0;32m----> 9\x1b[0m g(x)\n",
+        "\x1b[0;31mOutOfMemoryError\x1b[0m: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 14.74 GiB of which 1.1 GiB is free.",
+    ],
+}
+
+
+def test_a_saved_error_is_evidence_of_its_cell() -> None:
+    hits = read_document(saved(FAILED)).hits
+    assert {(h.source, h.kind) for h in hits} == {("chat.ipynb In [7]", "log")}
+    found = diagnose(derive(read_document(saved(FAILED)))).findings
+    alone = diagnose(derive(read_document(Document("x.log", "log", f"{FAILED['ename']}: {FAILED['evalue']}")))).findings
+    assert [f.cause for f in found if f.severity == "error"] == [f.cause for f in alone if f.severity == "error"] != []
+
+
+def test_what_a_program_of_a_notebook_prints_is_its_log() -> None:
+    line = "RuntimeError: CUDA error: device-side assert triggered\n"
+    assert read_document(saved({"output_type": "stream", "name": "stderr", "text": [line]})).hits
+    assert not read_document(saved({"output_type": "execute_result", "data": {"text/plain": [line]}})).hits
+
+
+@pytest.mark.parametrize("outputs", [[{"output_type": "error"}], [None], [{"output_type": "stream"}], "x"])
+def test_odd_outputs_are_no_fault(outputs: object) -> None:
+    cells = [{"cell_type": "code", "source": "1", "outputs": outputs}, None, {"cell_type": "code", "source": "2"}]
+    assert not read_document(Document("a.ipynb", "app", json.dumps({"cells": cells}))).hits

@@ -249,7 +249,7 @@ def read_document(document: Document) -> Evidence:
     text_kind = TEXT_KIND.get(document.kind, document.kind)
     if text_kind == "log":
         document = replace(document, text=unquoted(clean(document.text)))
-    text = unwrapped(document.text) if text_kind == "log" else without_comments(document.kind, document.text)
+    text = unwrapped(document.text) if text_kind == "log" else without_comments(document.kind, _source(document))
     hits, facts = scanner(text_kind).scan([(1, text)], text_kind, document.path)
     gaps: list[Gap] = []
     if document.kind in ("command", "compose", "dockerfile") and len(text) > PARSED:
@@ -271,7 +271,22 @@ def read_document(document: Document) -> Evidence:
         more, extra = scanner("log").scan([(1, unwrapped(unquoted(text)))], "log", document.path)
         hits += [h for h in more if h.kind == "log"]
         facts += extra
-    return Evidence(tuple(facts), tuple(gaps), tuple(_unique(hits)))
+    found = Evidence(tuple(facts), tuple(gaps), tuple(_unique(hits)))
+    if document.kind == "app":
+        from dstune.readers.notebook import outputs
+
+        for output in outputs(document):
+            found = found.merged(read_document(output))
+    return found
+
+
+def _source(document: Document) -> str:
+    """The text of a file; of a notebook its code alone, in which its facts count lines too."""
+    if document.kind != "app" or not document.text.lstrip().startswith("{"):
+        return document.text
+    from dstune.readers.app_source import code_of
+
+    return code_of(document)[0] or ""
 
 
 def _unique(hits: Iterable[Hit]) -> list[Hit]:

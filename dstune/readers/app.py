@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from dstune.lang import say
 from dstune.model import Document, Fact, Gap
-from dstune.readers import app_client, app_generate, app_load, app_serve
+from dstune.readers import app_client, app_generate, app_hidden, app_load, app_serve
 from dstune.readers.app_seen import Seen
 from dstune.readers.app_settings import settings
 from dstune.readers.app_source import source_of
@@ -18,7 +18,7 @@ from dstune.readers.app_source import source_of
 _PINNED = re.compile(
     r"(?<![\w-])(transformers|gradio|torch|vllm|openai|accelerate)(?:\[[\w,]*\])?\s*(==|>=|~=)\s*(\d+(?:\.\d+)*)", re.I
 )
-SMELLS = (app_load.smells, app_generate.smells, app_serve.smells, app_client.smells)
+SMELLS = (app_load.smells, app_generate.smells, app_serve.smells, app_client.smells, app_hidden.smells)
 
 
 def read(document: Document) -> Iterable[Fact | Gap]:

@@ -46,7 +46,7 @@ def moved(seen: Seen) -> Iterator[Fact]:
     """`app.half_on_cpu` (float16 in a program that knows only the CPU) and `app.quantized_model_moved`."""
     kept = on_cpu(seen) or any(_kept_on_cpu(seen, load.call.node) for load in seen.loads)
     placed = any(seen.value(load.keywords, "device_map") not in (None, "cpu") for load in seen.loads)
-    if kept and not placed and not _stores(seen) and not any(_CARD.search(name) for name in _words(seen)):
+    if kept and not placed and not _stores(seen) and not any(_CARD.search(name) for name in seen.names()):
         for load in seen.loads:
             given = next((load.keywords[w] for w in ("dtype", "torch_dtype") if w in load.keywords), None)
             if given is not None and str(seen.index.const(given)).removeprefix("torch.") in _HALF:
@@ -84,13 +84,6 @@ def _loads_in(seen: Seen, load: Load, bits: str) -> bool:
     if isinstance(config, ast.Call) and seen.index.dotted(config.func).endswith("BitsAndBytesConfig"):
         words = seen.index.keywords(config)[0]
     return seen.value(words, f"load_in_{bits}") is True
-
-
-def _words(seen: Seen) -> Iterator[str]:
-    for node in seen.index.nodes:
-        match node:
-            case ast.Constant(value=str(name)) | ast.Attribute(attr=name) | ast.Name(id=name):
-                yield name
 
 
 def _kept_on_cpu(seen: Seen, node: ast.Call) -> bool:

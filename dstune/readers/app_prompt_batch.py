@@ -29,7 +29,7 @@ def smells(seen: Seen) -> Iterator[Fact]:
     if not _left(seen):
         for node in padded:
             yield seen.smell("padding_right", node)
-    if _NO_PAD.search(seen.model) and not any("pad_token" in name for name in _names(seen)):
+    if _NO_PAD.search(seen.model) and not any("pad_token" in name for name in seen.names()):
         yield seen.smell("pad_token_missing", padded[0], seen.model)
 
 
@@ -66,14 +66,6 @@ def _left(seen: Seen) -> bool:
             if seen.index.const(value) != "right":
                 return True
     return False
-
-
-def _names(seen: Seen) -> Iterator[str]:
-    """Keywords, attributes and texts of the program."""
-    for node in seen.index.nodes:
-        match node:
-            case ast.keyword(arg=str(name)) | ast.Attribute(attr=name) | ast.Constant(value=str(name)):
-                yield name
 
 
 def _several(seen: Seen, node: ast.expr) -> bool:

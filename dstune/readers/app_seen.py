@@ -403,6 +403,13 @@ class Seen:
                     return True
         return False
 
+    def names(self) -> Iterator[str]:
+        """Names, attributes, keywords and texts of the program."""
+        for node in self.index.nodes:
+            match node:
+                case ast.Name(id=name) | ast.Attribute(attr=name) | ast.keyword(arg=str(name)) | ast.Constant(value=str(name)):
+                    yield name
+
     def constants(self) -> Iterator[ast.Constant]:
         """Text constants that are no docstrings."""
         for node in self.index.nodes:

@@ -9,7 +9,7 @@ import warnings
 from dataclasses import dataclass, field
 
 from dstune.model import Document, parse_json
-from dstune.readers.app_edit_notebook import PYTHON_CELL
+from dstune.readers.app_edit_notebook import PYTHON_CELL, is_notebook
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +38,9 @@ _SCRIPT = re.compile(r"(?ms)^# /// script\s*$(.*?)^# ///\s*$")
 
 def source_of(document: Document) -> Source:
     """The trees of a document. Never raises: what cannot be parsed stands in `lost`."""
-    text = document.text
-    notebook = False
-    if document.path.endswith(".ipynb") or text.lstrip().startswith('{"cells"') or '"nbformat"' in text[-400:]:
-        cells = _cells(text)
-        if cells is not None:
-            text, notebook = cells, True
-        elif text.lstrip().startswith(("{", "[")):  # cut off, or JSON of another kind: the braces may well parse as Python
-            return Source(document.path, [], [], [(1, text.rstrip().count("\n") + 1)], notebook=True)
+    text, notebook = code_of(document)
+    if text is None:
+        return Source(document.path, [], [], [(1, document.text.rstrip().count("\n") + 1)], notebook=True)
     if len(text) > LARGEST:
         return Source(document.path, [], [], notebook=notebook, too_long=True)
     requirements = "\n".join(m[1] for m in _PIP.finditer(text)) + "\n" + "\n".join(m[1] for m in _SCRIPT.finditer(text))
@@ -54,6 +49,18 @@ def source_of(document: Document) -> Source:
     code = _without_magics(lines)
     trees, lost = _parse(code)
     return Source(document.path, lines, trees, lost, _prose(lines), requirements, notebook)
+
+
+def code_of(document: Document) -> tuple[str | None, bool]:
+    """The code of a program or of a notebook's cells, and whether it is one; None of a notebook that is cut off."""
+    text = document.text
+    if is_notebook(document.path, text) or text.lstrip().startswith('{"cells"'):
+        cells = _cells(text)
+        if cells is not None:
+            return cells, True
+        if text.lstrip().startswith(("{", "[")):  # cut off, or JSON of another kind: the braces may well parse as Python
+            return None, True
+    return text, False
 
 
 def _without_magics(lines: list[str]) -> list[str]:

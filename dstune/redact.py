@@ -9,8 +9,10 @@ from functools import cache
 _RULES: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
     (("hf_",), re.compile(r"\b(hf_)[A-Za-z0-9]{16,}"), r"\1<redacted>"),
     (
-        ("sk-", "ghp_", "gho_", "github_pat_", "glpat-", "xoxb-", "xoxp-", "akia", "ms-"),
-        re.compile(r"\b(sk-|ghp_|gho_|github_pat_|glpat-|xox[bp]-|AKIA|ms-(?=[0-9a-f]{8}-))[A-Za-z0-9_\-]{8,}"),
+        ("sk-", "ghp_", "gho_", "gsk_", "nvapi-", "aiza", "github_pat_", "glpat-", "xoxb-", "xoxp-", "akia", "ms-"),
+        re.compile(
+            r"\b(sk-|ghp_|gho_|gsk_|nvapi-|AIza|github_pat_|glpat-|xox[bp]-|AKIA|ms-(?=[0-9a-f]{8}-))[A-Za-z0-9_\-]{8,}"
+        ),
         r"\1<redacted>",
     ),
     (("bearer", "basic"), re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}"), r"\1 <redacted>"),

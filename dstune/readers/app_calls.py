@@ -107,7 +107,7 @@ class Calls(Names):
             match node:
                 case ast.Assign(targets=[ast.Subscript(value=ast.Name(id=n), slice=key)], value=value) if n == name:
                     if isinstance(k := self.const(key), str):
-                        found[k] = value
+                        found[k] = self._perhaps(node, value, at)
                 case ast.Call(func=ast.Attribute(value=ast.Name(id=n), attr="update"), args=args, keywords=keywords) if (
                     n == name
                 ):
@@ -119,6 +119,13 @@ class Calls(Names):
                             found.update(inner)
                             open_ = open_ or unsure
         return found, open_
+
+    def _perhaps(self, node: ast.stmt, value: ast.expr, at: ast.AST) -> ast.expr:
+        """A value that is set under a condition which its use does not stand under: either is possible."""
+        test = self.inside(node, ast.If)
+        if not isinstance(test, ast.If) or test in self.chain(at):
+            return value
+        return ast.copy_location(ast.IfExp(test=test.test, body=value, orelse=ast.Name(id="", ctx=ast.Load())), value)
 
     def calls(self) -> list[Called]:
         """Every call in order of the text, threads and partials looked through (those give an additional entry)."""

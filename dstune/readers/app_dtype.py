@@ -90,7 +90,7 @@ def _kept_on_cpu(seen: Seen, node: ast.Call) -> bool:
     """Whether this load says itself that the model stays on the CPU: `.to("cpu")` on it, `device_map="cpu"` in it."""
     keywords, _ = seen.index.keywords(node)
     if "device_map" in keywords:
-        return bool(seen.index.const(keywords["device_map"]) == "cpu")
+        return _is_cpu(seen, keywords["device_map"])
     here: ast.AST = node
     while isinstance(up := seen.index.parent.get(here), ast.Attribute) and isinstance(
         over := seen.index.parent.get(up), ast.Call
@@ -99,6 +99,13 @@ def _kept_on_cpu(seen: Seen, node: ast.Call) -> bool:
             return True
         here = over
     return False
+
+
+def _is_cpu(seen: Seen, value: ast.expr) -> bool:
+    """`"cpu"`, or a map whose every part is there: `{"": "cpu"}`."""
+    if isinstance(value, ast.Dict) and value.values:
+        return all(seen.index.const(v) == "cpu" for v in value.values)
+    return bool(seen.index.const(value) == "cpu")
 
 
 def _halved(seen: Seen) -> bool:
@@ -125,7 +132,7 @@ def on_cpu(seen: Seen) -> bool:
     """Whether the program says that it means the CPU."""
     for node in seen.index.nodes:
         match node:
-            case ast.keyword(arg="device" | "device_map", value=value) if seen.index.const(value) in ("cpu", -1):
+            case ast.keyword(arg="device" | "device_map", value=value) if seen.index.const(value) == -1 or _is_cpu(seen, value):
                 return True
             case ast.Call(func=ast.Attribute(attr="to" | "device"), args=[first, *_]) if (
                 seen.index.const(first) == "cpu" and seen.index.kind(node) == "model"

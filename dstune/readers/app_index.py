@@ -195,10 +195,14 @@ class Index(Calls):
             return base
         if isinstance(value, ast.Name | ast.Attribute) and not base:
             table = self.const(value)
-            if isinstance(table, dict) and table:
+            if isinstance(table, dict) and any(v is not MISSING for v in table.values()):
                 return ""
             name = value.id if isinstance(value, ast.Name) else value.attr
-            kinds = {self.kind(v, None, depth) for v in self._entries(name, self.const(key))}
+            written = (
+                self.find(name, value)[:1] if isinstance(value, ast.Name) else self.assigned.get((None, f".{name}"), [])[:1]
+            )
+            literal = [v for row in written if isinstance(row.value, ast.Dict) for v in row.value.values]
+            kinds = {self.kind(v, None, depth) for v in literal or self._entries(name, self.const(key))}
             if len(kinds) == 1 and (kind := kinds.pop()):
                 return kind
             return {"models": "model", "tokenizers": "tokenizer", "pipelines": "pipeline", "pipes": "pipeline"}.get(

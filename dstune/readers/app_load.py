@@ -234,11 +234,31 @@ def _replaced(seen: Seen) -> Iterator[Fact]:
         rounds = isinstance(loop, ast.For | ast.While) and not _released(
             seen, scope, name, loop.lineno, loop.end_lineno or 1 << 30
         )
-        again = before is not None and not _released(seen, scope, name, before.lineno, statement.lineno)
+        rounds = rounds and not _kept(loop, name)
+        again = (
+            before is not None and before is not statement and not _released(seen, scope, name, before.lineno, statement.lineno)
+        )
         if branch is None and (rounds or again):
             yield seen.smell("old_model_kept", load.call.node)
         if branch is None:
             last[(scope, name)] = statement
+
+
+def _kept(loop: ast.AST | None, name: str) -> bool:
+    """Whether each round of a loop puts its model aside on purpose: `models[key] = model`, `models.append(model)`."""
+    for node in ast.walk(loop) if loop is not None else ():
+        match node:
+            case ast.Call(func=ast.Attribute(attr="append" | "add"), args=[ast.Name(id=n)]) if n == name:
+                return True
+            case ast.Assign(targets=[target], value=value):
+                pairs = (
+                    zip(target.elts, value.elts, strict=False)
+                    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple)
+                    else [(target, value)]
+                )
+                if any(isinstance(t, ast.Subscript) and isinstance(v, ast.Name) and v.id == name for t, v in pairs):
+                    return True
+    return False
 
 
 def _released(seen: Seen, scope: ast.AST | None, name: str, first: int, last: int) -> bool:
@@ -382,7 +402,8 @@ def _tokens(seen: Seen) -> Iterator[Fact]:
     """A secret written into the program. The text of the line is redacted by `shown`."""
     for node in seen.constants():
         if re.fullmatch(
-            r"(?:hf_[A-Za-z0-9]{20,}|sk-(?:proj-)?[A-Za-z0-9_-]{20,}|ms-[0-9a-f-]{30,}|ghp_[A-Za-z0-9]{30,})", str(node.value)
+            r"(?:hf_[A-Za-z0-9]{20,}|sk-(?:proj-)?[A-Za-z0-9_-]{20,}|ms-[0-9a-f-]{30,}|(?:ghp|gsk)_[A-Za-z0-9]{30,}|AIza[\w-]{35}|nvapi-[\w-]{40,})",
+            str(node.value),
         ) and not re.search(r"(?i)x{6}|your|example|\.\.\.|0{8}|12345", str(node.value)):
             yield seen.smell("secret_in_source", node)
 

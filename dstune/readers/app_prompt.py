@@ -14,6 +14,7 @@ from dstune.readers.app_seen import Seen
 _MARKS = re.compile(
     r"<\|im_start|<\|user|<\|start_header|\[INST\]|<｜User｜>|<\|User\|>|<start_of_turn>|<\|begin_of|<\|system|\[gMASK\]|<s>\["
 )
+_USER_MARKS = re.compile(r"<\|im_start\|>user|<\|user\|>|<\|start_header_id\|>user|\[INST\]|<start_of_turn>user")
 _WORDS = re.compile(r"###\s*(?:Instruction|Human|User|Question)|USER:|Human:|User:|用户[：:]|Question:|Q:")
 """Turns written in plain words: the template of older chat models, and none for those that have tokens for their turns."""
 _CUTS = frozenset(
@@ -84,6 +85,8 @@ def _template(seen: Seen) -> Iterator[Fact]:
                     and seen.index.const(entries.get("content")) != ""
                 ):
                     yield seen.smell("system_prompt_on_r1", node)
+    if what is not None and what.chat is False and (at := _marked(seen)) is not None:
+        yield seen.smell("base_model_templated", at)
     if not local or what is None or not seen.loads:
         return
     if what.chat and not _templated(seen) and "peft" not in seen.frameworks:
@@ -116,6 +119,18 @@ def _template(seen: Seen) -> Iterator[Fact]:
             isinstance(n, ast.Attribute) and n.attr == "chat_template" for n in seen.index.nodes
         ):
             yield seen.smell("base_model_templated", at)
+
+
+def _marked(seen: Seen) -> ast.AST | None:
+    """The marks of a chat template written by hand, in a program that asks vLLM or transformers to continue them."""
+    if seen.frameworks & {"peft", "trl", "unsloth"} or seen.trains():
+        return None
+    asks = any(g.how != "foreign" for g in seen.generations) or any(
+        isinstance(c.func, ast.Attribute) and c.func.attr == "generate" and seen.index.kind(c.func.value) == "llm"
+        for c in seen.index.calls()
+    )
+    marks = (c for c in seen.constants() if _USER_MARKS.search(str(c.value)))
+    return next(marks, None) if asks else None
 
 
 def _decoded(seen: Seen) -> Iterator[Fact]:

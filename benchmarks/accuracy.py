@@ -23,7 +23,7 @@ from typing import Any
 
 from dstune.catalog import root
 from dstune.errors import DstuneError
-from dstune.model import Prediction
+from dstune.model.plan import Prediction
 from dstune.plan.estimate import answer, predictions
 from dstune.plan.rows import ask_of
 from dstune.plan.speed import host_launches

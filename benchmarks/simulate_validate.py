@@ -34,7 +34,7 @@ from dstune.load.answers import Reply  # noqa: E402
 from dstune.load.detect import Server, detect  # noqa: E402
 from dstune.load.run import Options, collect  # noqa: E402
 from dstune.load.stats import percentile, tpot  # noqa: E402
-from dstune.model import Workload  # noqa: E402
+from dstune.model.plan import Workload  # noqa: E402
 from dstune.plan.simulate import Limits, simulate  # noqa: E402
 from dstune.plan.simulate_load import Lengths, Objective, knee, load, saturated  # noqa: E402
 from dstune.plan.simulate_steps import Measured, fitted, needed  # noqa: E402

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import cache
 from typing import Any, Literal
 
-from dstune.catalog.rules import candidates, count, parts, wanted
+from dstune.catalog.rules import candidates, count, names_in, parts, wanted
 from dstune.catalog.vocabulary import terms, typed
 from dstune.derive import disagreements
 from dstune.expr import UNKNOWN, Lookup, evaluate, parse
@@ -19,13 +18,7 @@ from dstune.redact import redact
 _CONFIDENCE = {"high": 3, "medium": 2, "low": 1}
 _SEVERITY = {"error": 3, "warning": 2, "info": 1}
 _FIELD = re.compile(r"\{([a-z_]\w*\.\w+)(?::([^}]*))?\}")
-_NAME = re.compile(r"[a-z_]\w*\.[a-z_]\w*")
 _OPTIONAL = re.compile(r"\[\[(.*?)\]\]", re.DOTALL)
-
-
-@cache
-def _names(condition: str) -> tuple[str, ...]:
-    return tuple(_NAME.findall(condition))
 
 
 class View:
@@ -33,21 +26,21 @@ class View:
     does not contradict this one."""
 
     def __init__(self, evidence: Evidence) -> None:
-        self._by_name: dict[str, list[Fact]] = {}
+        self.by_name: dict[str, list[Fact]] = {}
         self._other: dict[str, set[str]] = {}
         for a, b in disagreements(evidence):
             self._other.setdefault(a.source, set()).add(b.source)
             self._other.setdefault(b.source, set()).add(a.source)
         for fact in evidence.facts:
-            self._by_name.setdefault(f"{family_of(fact.subject)}.{fact.name}", []).append(fact)
+            self.by_name.setdefault(f"{family_of(fact.subject)}.{fact.name}", []).append(fact)
 
     def reads(self, condition: str) -> bool:
         """Whether any name of a condition was read. Spares parsing it: most of the conditions are about other machines."""
-        return any(name in self._by_name for name in _names(condition))
+        return any(name in self.by_name for name in names_in(condition))
 
     def fact(self, name: str, subject: str = "", source: str = "") -> Fact | None:
         """The fact that a condition means by this name."""
-        facts = self._by_name.get(name)
+        facts = self.by_name.get(name)
         if not facts:
             return None
         other = self._other.get(source, ())
@@ -86,7 +79,7 @@ def diagnose(evidence: Evidence, only: Iterable[Rule] | None = None) -> Diagnosi
     by_cause: dict[str, dict[int, dict[int, list[Hit]]]] = {}
     for hit in evidence.hits:
         by_cause.setdefault(hit.cause, {}).setdefault(hit.way, {}).setdefault(hit.part, []).append(hit)
-    chosen = candidates(by_cause) if only is None else list(only)
+    chosen = candidates(by_cause, view.by_name) if only is None else list(only)
     findings: list[Finding] = []
     unknown: list[Unknown] = []
     quiet = count() - len(chosen) if only is None else 0

@@ -1,24 +1,21 @@
 """Takes secrets and names of people and machines out of texts before they are shown or stored."""
 
 import getpass
-import hashlib
 import re
 import socket
 from functools import cache
 
-_RULES: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
-    (("hf_",), re.compile(r"\b(hf_)[A-Za-z0-9]{16,}"), r"\1<redacted>"),
+_RULES: tuple[tuple[tuple[str, ...], str, str], ...] = (
+    (("hf_",), r"\b(hf_)[A-Za-z0-9]{16,}", r"\1<redacted>"),
     (
         ("sk-", "ghp_", "gho_", "gsk_", "nvapi-", "aiza", "github_pat_", "glpat-", "xoxb-", "xoxp-", "akia", "ms-"),
-        re.compile(
-            r"\b(sk-|ghp_|gho_|gsk_|nvapi-|AIza|github_pat_|glpat-|xox[bp]-|AKIA|ms-(?=[0-9a-f]{8}-))[A-Za-z0-9_\-]{8,}"
-        ),
+        r"\b(sk-|ghp_|gho_|gsk_|nvapi-|AIza|github_pat_|glpat-|xox[bp]-|AKIA|ms-(?=[0-9a-f]{8}-))[A-Za-z0-9_\-]{8,}",
         r"\1<redacted>",
     ),
-    (("bearer", "basic"), re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}"), r"\1 <redacted>"),
+    (("bearer", "basic"), r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}", r"\1 <redacted>"),
     (
         ("key", "token", "secret", "passw", "-pass", "_pass"),
-        re.compile(
+        (
             r"(?i)((?:(?:api|access|secret|private)[_-]?key|token|secret|passw(?:or)?d|[_-]pass)[\"']?\s*[=:]\s*\[?[\"']?)"
             r"(?!none\b|null\b|true\b|false\b|empty\b|os\.|\$|\{|<|\d{1,9}\b)([^\s\"',;)}\]]{6,})"
         ),
@@ -26,25 +23,28 @@ _RULES: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
     ),
     (
         ("--api-key", "--token", "--hf-token", "--password"),
-        re.compile(r"(?i)(--(?:api-key|token|hf-token|password)(?:[ =]|[\"']\s*,\s*)[\"']?)(?![\"']?\$|<)([^\s\"',\])}]+)"),
+        r"(?i)(--(?:api-key|token|hf-token|password)(?:[ =]|[\"']\s*,\s*)[\"']?)(?![\"']?\$|<)([^\s\"',\])}]+)",
         r"\1<redacted>",
     ),
-    (("-u", "--user"), re.compile(r"(\s(?:-u|--user)[ =][\"']?[^\s:\"'$<]+:)(?!\d+\b|\$)[^\s\"']+"), r"\1<redacted>"),
-    (("auth",), re.compile(r"""(?i)(\bauth\s*=\s*\[?\(\s*["'][^"']*["']\s*,\s*["'])[^"']+"""), r"\1<redacted>"),
-    (("key",), re.compile(r"""(?i)(\bkey\s*=\s*["'])(?=[\w-]*\d)[\w-]{16,}(?=["'])"""), r"\1<redacted>"),
-    (("://",), re.compile(r"(?i)([a-z0-9+.-]://)[^/\s:@]+:[^/\s@]+@"), r"\1<redacted>@"),
+    (("-u", "--user"), r"(\s(?:-u|--user)[ =][\"']?[^\s:\"'$<]+:)(?!\d+\b|\$)[^\s\"']+", r"\1<redacted>"),
+    (("auth",), r"""(?i)(\bauth\s*=\s*\[?\(\s*["'][^"']*["']\s*,\s*["'])[^"']+""", r"\1<redacted>"),
+    (("key",), r"""(?i)(\bkey\s*=\s*["'])(?=[\w-]*\d)[\w-]{16,}(?=["'])""", r"\1<redacted>"),
+    (("://",), r"(?i)([a-z0-9+.-]://)[^/\s:@]+:[^/\s@]+@", r"\1<redacted>@"),
     (
         ("/home/", "/users/", ":\\users\\"),
-        re.compile(r"(/home/|/Users/|[A-Za-z]:\\Users\\)(?!user\b|ubuntu\b|<)[^/\\\s\"':]+"),
+        r"(/home/|/Users/|[A-Za-z]:\\Users\\)(?!user\b|ubuntu\b|<)[^/\\\s\"':]+",
         r"\1<user>",
     ),
-    (("@",), re.compile(r"(?<![\w.+-])([.+-]*)\b[\w.+-]+@[\w-]+\.[\w.-]*[a-z]\b"), r"\1<email>"),
-    (("gpu-",), re.compile(r"\bGPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"), "GPU-<redacted>"),
+    (("@",), r"(?<![\w.+-])([.+-]*)\b[\w.+-]+@[\w-]+\.[\w.-]*[a-z]\b", r"\1<email>"),
+    (("gpu-",), r"\bGPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", "GPU-<redacted>"),
 )
 """(texts of which the text in lower case has one, what is found, what it becomes): most lines have none, and each search takes 10 to 30 us."""
 _TOO_COMMON = frozenset(
     ("root", "user", "ubuntu", "admin", "localhost", "docker", "app", "host", "runner", "model", "main", "work")
 )
+
+
+_made = cache(re.compile)
 
 
 @cache
@@ -65,7 +65,7 @@ def redact(text: str) -> str:
     for needles, pattern, to in _RULES:
         for needle in needles:
             if needle in lower:
-                text = pattern.sub(to, text)
+                text = _made(pattern).sub(to, text)
                 break
     own = _own_names()
     return own.sub("<name>", text) if own else text
@@ -81,4 +81,6 @@ def printable(text: str) -> str:
 
 def hashed(text: str) -> str:
     """Eight hexadecimal digits that stand for an identifier (a GPU's uuid, a host), the same on every run."""
+    import hashlib
+
     return hashlib.sha256(text.encode()).hexdigest()[:8]

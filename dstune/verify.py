@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from dstune.model import Verdict
+from dstune.model.plan import Verdict
 
 Read = Callable[[dict[str, Any]], Any]
 

@@ -4,21 +4,8 @@ import math
 from dataclasses import replace
 
 from dstune.lang import say
-from dstune.model import (
-    Artifact,
-    Cite,
-    Diagnosis,
-    Evidence,
-    Fact,
-    Finding,
-    Fix,
-    MemoryLine,
-    Plan,
-    Prediction,
-    Rejected,
-    Setting,
-    Unknown,
-)
+from dstune.model import Cite, Diagnosis, Evidence, Fact, Finding, Fix, Unknown
+from dstune.model.plan import Artifact, MemoryLine, Plan, Prediction, Rejected, Setting
 from dstune.tui.doing import Actions
 from dstune.tui.feed import CannedFeed
 from dstune.tui.plan import Knobs

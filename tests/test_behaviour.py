@@ -92,7 +92,7 @@ def test_time_is_up_and_what_came_is_judged(monkeypatch: pytest.MonkeyPatch) -> 
     from dstune.load import behave
     from dstune.load.detect import detect
     from dstune.load.run import Options
-    from dstune.model import Workload
+    from dstune.model.plan import Workload
     from tests.test_load import start
 
     process, url = start("--ttft-ms", "5", "--itl-ms", "100")
@@ -158,7 +158,7 @@ def test_a_stream_that_loops_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     from dstune.load import behave
     from dstune.load.detect import detect
     from dstune.load.run import Options
-    from dstune.model import Workload
+    from dstune.model.plan import Workload
     from tests.test_load import start
 
     process, url = start("--ttft-ms", "5", "--itl-ms", "2")

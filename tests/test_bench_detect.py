@@ -11,7 +11,7 @@ import pytest
 from dstune.errors import DstuneError, UnobservableError
 from dstune.load import gradio
 from dstune.load.detect import detect
-from dstune.model import Trial, Workload
+from dstune.model.plan import Trial, Workload
 from dstune.report.trial import trials_text
 
 Answers = dict[tuple[str, str], tuple[int, Any]]

@@ -23,7 +23,7 @@ from dstune.load.detect import detect
 from dstune.load.paths import FIRST_VALUE, PATHS
 from dstune.load.run import Options, trial
 from dstune.load.workers import trial as trial_of_many
-from dstune.model import Trial, Workload
+from dstune.model.plan import Trial, Workload
 from dstune.report.trial import trial_text, trials_text
 
 pytestmark = pytest.mark.slow

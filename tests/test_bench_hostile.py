@@ -32,7 +32,7 @@ from dstune.load.run import Options, hidden, trial
 from dstune.load.runner import run
 from dstune.load.stats import outcome
 from dstune.load.sweep import sweep
-from dstune.model import Trial, Workload
+from dstune.model.plan import Trial, Workload
 from dstune.probes.recording import write
 from dstune.report.trial import _PROBES, behaviours_text, trials_text
 from tests.test_load import start

@@ -1,17 +1,21 @@
 """Roots first, consequences folded, unknown kept apart: on rules made for the purpose."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dstune.catalog import signatures as table
-from dstune.catalog.rules import rule_of
+from dstune.catalog.rules import candidates, count, rule_of, rules
 from dstune.derive import derive
 from dstune.diagnose import diagnose, fill
 from dstune.expr import UNKNOWN
-from dstune.model import Document, Evidence, Fact, Hit, Rule
+from dstune.model import Document, Evidence, Fact, Hit, Rule, family_of, from_json
 from dstune.readers import read_documents
 
+EVIDENCE = Path(__file__).parent / "evidence"
+EXAMPLES = Path(__file__).parents[1] / "examples"
 T = {"en": "t", "zh": "标"}
 
 
@@ -29,6 +33,18 @@ def causes(evidence: Evidence, *chosen: Rule) -> list[tuple[str, str, str]]:
 
 def test_text_alone_fires() -> None:
     assert causes(Evidence(hits=(hit("a"),)), rule("a", way=[{"log": "abcd"}])) == [("a", "high", "")]
+
+
+@pytest.mark.parametrize("name", ["h200-idle", "h200-loaded"])
+def test_rules_that_are_not_unpacked_would_say_nothing(name: str) -> None:
+    recorded = json.loads((EVIDENCE / name / "ev.json").read_text(encoding="utf-8"))
+    app = read_documents([Document("app.py", "app", (EXAMPLES / "gradio-naive" / "app.py").read_text(encoding="utf-8"))])
+    log = (EXAMPLES / "logs" / "oom-at-load-other-process.log").read_text(encoding="utf-8")
+    for seen in (from_json(Evidence, recorded), app, read_documents([Document("server.log", "log", log)])):
+        evidence = derive(seen)
+        few = candidates({h.cause for h in evidence.hits}, {f"{family_of(f.subject)}.{f.name}" for f in evidence.facts})
+        assert len(few) < count() * 0.8
+        assert diagnose(evidence) == diagnose(evidence, [rules()[c] for c in sorted(rules())])
 
 
 def test_all_parts_must_match_and_absent_ones_must_not() -> None:

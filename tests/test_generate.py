@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from dstune.catalog.gpus import find
 from dstune.catalog.models import get
 from dstune.cli.generate import command, planned
-from dstune.model import Workload
+from dstune.model.plan import Workload
 from dstune.plan.search import Wish
 from dstune.render import Context, render
 from dstune.render.stack import cuda_of

@@ -23,7 +23,7 @@ from dstune.load.run import Options, _Seen, trial
 from dstune.load.stats import outcome, percentile, spread
 from dstune.load.sweep import sweep
 from dstune.load.workload import Bodies, poisson, prompts
-from dstune.model import Workload
+from dstune.model.plan import Workload
 from dstune.report.trial import trial_text
 
 ROOT = Path(__file__).parents[1]

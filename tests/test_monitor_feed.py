@@ -547,7 +547,7 @@ def test_child_leaves_when_the_monitor_is_gone(snapshot: Callable[..., Path]) ->
 
 
 def test_long_line_of_a_diff_is_seen_to_its_end() -> None:
-    from dstune.model import Artifact
+    from dstune.model.plan import Artifact
     from dstune.tui.doctor import diff
 
     line = "+vllm serve " + "x" * 150 + " --max-num-seqs 64"

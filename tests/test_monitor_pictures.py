@@ -16,7 +16,8 @@ from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
 from dstune import lang
-from dstune.model import Diagnosis, Evidence, Plan
+from dstune.model import Diagnosis, Evidence
+from dstune.model.plan import Plan
 from dstune.plan import words
 from dstune.tui import follow, palette, picture, plan
 from dstune.tui.app import Monitor

@@ -11,7 +11,8 @@ from rich.cells import cell_len
 
 from dstune import lang
 from dstune.cli import acts
-from dstune.model import Artifact, Diagnosis, Evidence, Fact, Finding, Unknown
+from dstune.model import Diagnosis, Evidence, Fact, Finding, Unknown
+from dstune.model.plan import Artifact
 from dstune.tui import doctor, keys, logs, overview, plan
 from dstune.tui.app import Monitor, Sampled
 from dstune.tui.dialogs import Palette

@@ -9,7 +9,8 @@ from dstune.catalog import gpus, models
 from dstune.catalog.vocabulary import terms
 from dstune.cli.recommend import command, host_card
 from dstune.errors import DstuneError, Exit, UnobservableError
-from dstune.model import Evidence, Fact, Workload
+from dstune.model import Evidence, Fact
+from dstune.model.plan import Workload
 from dstune.plan.ask import visible_mib
 from dstune.plan.search import Wish, recommend
 

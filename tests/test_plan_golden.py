@@ -4,7 +4,7 @@ from pathlib import Path
 
 from dstune.catalog import gpus, models
 from dstune.errors import DstuneError
-from dstune.model import Plan
+from dstune.model.plan import Plan
 from dstune.plan.search import Wish, recommend
 
 KEPT = Path(__file__).parent / "golden" / "plans.txt"

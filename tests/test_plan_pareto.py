@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from dstune.catalog import gpus, models
-from dstune.model import Workload, from_json, to_json
+from dstune.model import from_json, to_json
+from dstune.model.plan import Workload
 from dstune.plan.pareto import beats, front
 from dstune.plan.search import Wish, candidates, considered, recommend
 

@@ -15,7 +15,8 @@ from dstune.catalog.flags import check
 from dstune.catalog.gpus import Gpu, find
 from dstune.catalog.models import get
 from dstune.errors import DstuneError
-from dstune.model import MemoryLine, Plan, Setting, Value
+from dstune.model import Value
+from dstune.model.plan import MemoryLine, Plan, Setting
 from dstune.render import RENDERERS, Context, render
 from dstune.render import app as program
 from dstune.render.command import command, has_flag

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from dstune.catalog.alike import made, wide
-from dstune.catalog.signatures import Signature, log_facts, openings, signature, signatures
+from dstune.catalog.signatures import Signature, log_facts, openings, rows_of, seen_on_its_line, signature, signatures
 from dstune.catalog.vocabulary import normalise
 from dstune.errors import UnobservableError
 from dstune.readers import decoded, read_files, recognise, without_comments
 from dstune.readers.scan import KEEP, Scanner, blocks, clean, open_log, shown, values
-from dstune.readers.scan_sieve import without_ids
+from dstune.readers.scan_sieve import SHORT, Sieve, sieve_of, without_ids
 
 LOGS = Path(__file__).parent / "logs"
 
@@ -50,6 +50,28 @@ def test_repeated_line_is_bounded() -> None:
     rows = [signature("c", 0, 0, "log", "needle")]
     hits, _ = Scanner(rows).scan([(1, "needle\n" * 5000)], "log", "f")
     assert len(hits) == KEEP
+
+
+def test_short_texts_are_searched_as_long_ones_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [p.read_bytes()[:SHORT] for p in sorted(LOGS.rglob("*.log"))]
+    texts += [b"", b"oom", "内存不足".encode(), b"\xff\x00"]
+    rows, words, owners = rows_of("log")
+    assert len(rows) > 3000
+    short, long = Sieve(words, owners), Sieve(words, owners)
+    monkeypatch.setattr("dstune.readers.scan_sieve.SHORTS", len(texts))
+    shorts = [short.find(text) for text in texts]
+    monkeypatch.setattr("dstune.readers.scan_sieve.SHORTS", 0)
+    assert shorts == [long.find(text) for text in texts]
+    assert sum(map(len, shorts)) > 1000
+
+
+def test_packed_rows_are_the_signatures() -> None:
+    rows, words, owners = rows_of("app")
+    assert [rows[n] for n in range(len(rows))] == [s for s in signatures() if s.kind in ("app", "any")]
+    made = sieve_of((n, seen_on_its_line(rows[n])) for n in range(len(rows)))
+    packed = Sieve(words, owners)
+    assert list(made.words) == words
+    assert [made.owners(n) for n in range(len(words))] == [packed.owners(n) for n in range(len(words))]
 
 
 def test_clean_keeps_line_numbers() -> None:

@@ -14,7 +14,8 @@ from dstune import lang
 from dstune.catalog import gpus, models
 from dstune.load.answers import Reply
 from dstune.load.shape import PAIRS, lengths
-from dstune.model import Workload, from_json, to_json
+from dstune.model import from_json, to_json
+from dstune.model.plan import Workload
 from dstune.plan.replicas import Demand, sized
 from dstune.plan.search import CLOSE, Wish, recommend
 from dstune.plan.simulate_load import KEPT, OUTPUT_CV, PROMPT_CV, Lengths

@@ -5,13 +5,14 @@ Finding those needs `re._parser`, which costs over 150 ms for a thousand express
 
 from __future__ import annotations
 
+import marshal
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
-from dstune.catalog import compiled, load, root
+from dstune.catalog import compiled, listed, load, root
 from dstune.catalog.rules import parts, rule_of
 from dstune.errors import RecipeError
 
@@ -27,6 +28,8 @@ REPEATS = ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT")
 Also = tuple[tuple[str, ...], ...]
 """Of each of these one is in the match too."""
 Literals = tuple[tuple[str, Also], ...]
+Owners = list[tuple[int, tuple[tuple[bytes, ...], ...]]]
+"""Rows of a fixed text, each with sets of texts of which one must be in the line too."""
 _Group = list[tuple[str, frozenset[tuple[str, ...]]]]
 
 
@@ -50,9 +53,57 @@ class Signature:
 @cache
 def signatures() -> tuple[Signature, ...]:
     """Every signature of every recipe, in recipe order."""
-    files = sorted(root().joinpath("symptoms").glob("*.toml")) + sorted(root().joinpath("log_facts").glob("*.toml"))
-    files.append(root() / "common_log.txt")
-    return tuple(Signature(*row) for row in compiled("signature-words", files, _build))
+    return tuple(Signature(*row) for row in compiled("signature-words", _files(), _build))
+
+
+def _files() -> list[str]:
+    return [*listed("symptoms"), *listed("log_facts"), str(root() / "common_log.txt")]
+
+
+class Rows(dict[int, Signature]):
+    """The signatures of one kind of text by number, each made when it is first asked for: most files meet some hundred of 3,500."""
+
+    def __init__(self, packed: list[bytes]) -> None:
+        super().__init__()
+        self._packed = packed
+
+    def __missing__(self, number: int) -> Signature:
+        made = self[number] = Signature(*marshal.loads(self._packed[number]))
+        return made
+
+    def __len__(self) -> int:
+        return len(self._packed)
+
+
+def rows_of(kind: str) -> tuple[Rows, list[bytes], list[bytes]]:
+    """The signatures that look in a kind of text, their fixed texts, and of each text its `Owners`, marshalled."""
+
+    def build() -> tuple[list[bytes], list[bytes], list[bytes]]:
+        rows = [s for s in signatures() if s.kind in (kind, "any")]
+        texts = by_text((number, seen_on_its_line(s)) for number, s in enumerate(rows))
+        packed = [marshal.dumps((s.cause, s.way, s.part, s.kind, s.pattern, s.literals, s.multiline)) for s in rows]
+        return packed, list(texts), [marshal.dumps(owners) for owners in texts.values()]
+
+    packed, texts, owners = compiled(f"signatures-{kind}", _files(), build)
+    return Rows(packed), texts, owners
+
+
+def by_text(rows: Iterable[tuple[int, Literals]]) -> dict[bytes, Owners]:
+    """The fixed texts of rows, each with its owners."""
+    found: dict[bytes, Owners] = {}
+    for row, fixed in rows:
+        for text, also in fixed:
+            found.setdefault(_bytes(text), []).append((row, tuple(tuple(map(_bytes, any_of)) for any_of in also)))
+    return found
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def seen_on_its_line(row: Signature) -> Literals:
+    """The fixed texts of a row; where it reaches over line ends, what else must be there may be on another line."""
+    return tuple((text, ()) for text, _ in row.literals) if row.multiline else row.literals
 
 
 @cache

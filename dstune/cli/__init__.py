@@ -90,10 +90,15 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(args: list[str]) -> int:
+    import gc
+
     import click
 
     from dstune.cli.options import group
 
+    gc.set_threshold(
+        20_000, 20, 20
+    )  # the recipes are all made at once and stay: looking for garbage among them costs a tenth of a command
     if not [a for a in args if a not in ("--lang", "en", "zh", "--lang=en", "--lang=zh")]:
         if sys.stdin.isatty() and sys.stdout.isatty():
             args = ["monitor", *args]  # a person in a terminal

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from dstune.errors import DstuneError
 from dstune.lang import current, say
-from dstune.model import Artifact, Diagnosis, Document, Evidence, Plan
+from dstune.model import Diagnosis, Document, Evidence
+from dstune.model.plan import Artifact, Plan
 
 if TYPE_CHECKING:
     from dstune.patch import Source

@@ -25,7 +25,8 @@ from dstune.cli.options import (
 from dstune.errors import DstuneError, Exit
 from dstune.lang import say
 from dstune.load.paths import PATHS
-from dstune.model import Report, Trial, Workload
+from dstune.model import Report
+from dstune.model.plan import Trial, Workload
 
 SWEEP_STEP_S = 6.0
 """Seconds of one step of a sweep: eight steps stay under a minute."""

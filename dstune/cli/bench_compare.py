@@ -8,7 +8,8 @@ from typing import Any
 from dstune.cli.options import empty
 from dstune.errors import DstuneError
 from dstune.lang import say
-from dstune.model import Report, Verdict, parse_json
+from dstune.model import Report, parse_json
+from dstune.model.plan import Verdict
 from dstune.verify import as_long
 from dstune.verify import compare as verdicts_of
 

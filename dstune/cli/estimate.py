@@ -11,7 +11,7 @@ from dstune.cli.listing import list_options
 from dstune.cli.options import common, emit, empty, engine_version_option
 from dstune.errors import DstuneError
 from dstune.lang import say
-from dstune.model import Plan
+from dstune.model.plan import Plan
 
 R1 = "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"
 _ROW = {
@@ -106,7 +106,7 @@ def command(explain: bool, jsonl: bool, as_json: bool, **options: Any) -> int:
 def one(options: dict[str, Any]) -> Plan:
     """The plan (without search) of the options."""
     from dstune.catalog import models
-    from dstune.model import Workload
+    from dstune.model.plan import Workload
     from dstune.plan.estimate import predictions
     from dstune.plan.memory import memory
     from dstune.plan.rows import ask_of, checkpoint_dtype, with_card_dtype

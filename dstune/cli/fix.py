@@ -27,7 +27,8 @@ from dstune.cli.hands import Hand
 from dstune.cli.options import common, empty, evidence_option, facts_option, log_option, no_host_option
 from dstune.errors import DstuneError, Exit, UnobservableError
 from dstune.lang import pick, remarked, say
-from dstune.model import Artifact, Diagnosis, Document, Evidence, Report
+from dstune.model import Diagnosis, Document, Evidence, Report
+from dstune.model.plan import Artifact
 from dstune.patch import Change, Source, backups, diff, read, write
 
 

@@ -10,7 +10,8 @@ from dstune.cli.verify_sides import Side
 from dstune.errors import DstuneError, Exit
 from dstune.lang import say
 from dstune.load.launch import Program, Workspace, interpreter
-from dstune.model import Artifact, Report
+from dstune.model import Report
+from dstune.model.plan import Artifact
 from dstune.patch import Source
 
 

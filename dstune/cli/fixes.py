@@ -13,7 +13,8 @@ from dstune.derive import disagreements
 from dstune.diagnose import View
 from dstune.expr import UNKNOWN, evaluate, parse
 from dstune.lang import pick, say
-from dstune.model import Artifact, Diagnosis, Document, Evidence, Finding, Fix, Rule
+from dstune.model import Diagnosis, Document, Evidence, Finding, Fix, Rule
+from dstune.model.plan import Artifact
 from dstune.patch import Source, diff
 from dstune.readers.app_edit_context import Context
 

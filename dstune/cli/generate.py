@@ -24,7 +24,8 @@ from dstune.cli.options import (
 )
 from dstune.errors import DstuneError, Exit
 from dstune.lang import say
-from dstune.model import Artifact, Evidence, Plan, Setting, Workload
+from dstune.model import Evidence
+from dstune.model.plan import Artifact, Plan, Setting, Workload
 
 if TYPE_CHECKING:
     from dstune.catalog.gpus import Gpu

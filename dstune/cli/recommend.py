@@ -24,7 +24,8 @@ from dstune.cli.options import (
 from dstune.cli.recommend_rate import rate_options
 from dstune.errors import DstuneError, UnobservableError
 from dstune.lang import say
-from dstune.model import Evidence, Workload
+from dstune.model import Evidence
+from dstune.model.plan import Workload
 
 if TYPE_CHECKING:
     from dstune.catalog.gpus import Gpu

@@ -24,7 +24,8 @@ from dstune.errors import DstuneError, Exit, UnobservableError
 from dstune.lang import say
 from dstune.load.launch import Workspace
 from dstune.load.verify import Bench
-from dstune.model import Report, Verdict
+from dstune.model import Report
+from dstune.model.plan import Verdict
 from dstune.verify import compare
 
 _EXAMPLES = (

@@ -19,7 +19,7 @@ from dstune.load.detect import LOOPBACK, Server, detect
 from dstune.load.launch import Program, Running, interpreter
 from dstune.load.run import Live
 from dstune.load.verify import Bench, SilentError, calls, door, measured, warmed
-from dstune.model import Trial
+from dstune.model.plan import Trial
 
 _STARTS = ("app.py", "main.py", "server.py", "launch.sh", "run.sh", "start.sh", "serve.sh")
 """What a folder is started by, the first that it has."""

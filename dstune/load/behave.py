@@ -16,7 +16,7 @@ from dstune.load.detect import Server
 from dstune.load.run import ROUTE, Live, Options, hidden
 from dstune.load.runner import run
 from dstune.load.stats import outcome
-from dstune.model import Trial
+from dstune.model.plan import Trial
 
 SAMPLES = 2
 LIMIT = 1024

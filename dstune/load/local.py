@@ -14,7 +14,7 @@ from dstune.catalog import root
 from dstune.errors import Exit, UnobservableError
 from dstune.lang import say
 from dstune.load.stats import spread
-from dstune.model import Trial, Workload
+from dstune.model.plan import Trial, Workload
 
 
 def run(

@@ -20,7 +20,8 @@ from dstune.load.runner import run
 from dstune.load.shape import shape
 from dstune.load.stats import outcome
 from dstune.load.workload import Bodies, poisson
-from dstune.model import Trial, Value, Workload
+from dstune.model import Value
+from dstune.model.plan import Trial, Workload
 
 ROUTE = {"chat": "/v1/chat/completions", "completions": "/v1/completions", "gradio": ""}
 CONNECTIONS = 512

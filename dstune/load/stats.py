@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dstune.load.answers import Reply
-from dstune.model import Workload
+from dstune.model.plan import Workload
 
 BANDS = (0.5, 0.9, 0.95, 0.99)
 SHORTEST_S = 0.25

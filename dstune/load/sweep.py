@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from dstune.load.run import CONNECTIONS
-from dstune.model import Workload
+from dstune.model.plan import Workload
 
 LEAST = 4
 """Clients from which throughput that does not grow ends a sweep."""

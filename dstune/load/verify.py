@@ -27,7 +27,8 @@ from dstune.load.run import Live, Options, trial
 from dstune.load.shape import shape
 from dstune.load.stats import outcome, spread
 from dstune.load.workload import prompts
-from dstune.model import Trial, Workload, parse_json
+from dstune.model import parse_json
+from dstune.model.plan import Trial, Workload
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from dstune.load.client import now
 from dstune.load.detect import Server
 from dstune.load.run import Live, Options, Raw, collect, judged
 from dstune.load.runner import patient
-from dstune.model import Trial
+from dstune.model.plan import Trial
 
 
 def shares(options: Options, workers: int) -> list[Options]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dstune.catalog.models import ModelSpec
-from dstune.model import Setting, Text
+from dstune.model import Text
+from dstune.model.plan import Setting
 
 _WHY = {
     "temperature": ("the checkpoint's own default", "模型自带的默认值"),

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from dstune.model import Rejected, Setting, Text
+from dstune.model import Text
+from dstune.model.plan import Rejected, Setting
 from dstune.plan import physics
 from dstune.plan.ask import MIB
 from dstune.plan.fit import can_compile, dtype_reason, engine_reason, flash2_reason, fp8_native, newest_vllm

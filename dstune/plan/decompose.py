@@ -13,7 +13,8 @@ from typing import Any
 from dstune.catalog import gpus
 from dstune.errors import DstuneError
 from dstune.lang import say
-from dstune.model import Evidence, MemoryLine, Value, family_of
+from dstune.model import Evidence, Value, family_of
+from dstune.model.plan import MemoryLine
 from dstune.plan.ask import Ask
 from dstune.plan.estimate import band
 from dstune.plan.memory import Memory, kv_per_token, memory

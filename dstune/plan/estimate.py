@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dstune.model import Prediction
+from dstune.model.plan import Prediction
 from dstune.plan import physics
 from dstune.plan.ask import Ask
 from dstune.plan.memory import Memory, memory

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Sequence
 
 from dstune.catalog.vocabulary import terms
-from dstune.model import Setting
+from dstune.model.plan import Setting
 
 _PROGRAM = {
     "vllm": "vllm serve {model}",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dstune.model import Workload
+from dstune.model.plan import Workload
 from dstune.plan.ask import Ask
 from dstune.plan.fit import fits
 from dstune.plan.speed import Speed, speed

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dstune.catalog.models import ModelSpec
-from dstune.model import MemoryLine
+from dstune.model.plan import MemoryLine
 from dstune.plan import allocator, paged, physics
 from dstune.plan.ask import GIB, MIB, Ask
 from dstune.plan.quant import BYTES, Weights, weights

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dstune.model import Alternative, Rejected, Text
+from dstune.model import Text
+from dstune.model.plan import Alternative, Rejected
 from dstune.plan.choices import INT4_LOSS, INT4_LOSS_7B_PCT, INT4_LOSS_PCT, SEVEN_B, settings
 from dstune.plan.estimate import predictions
 from dstune.plan.fit import engine_reason, fits

@@ -7,7 +7,8 @@ from math import ceil
 
 from dstune.errors import DstuneError
 from dstune.lang import say
-from dstune.model import Capacity, Plan, Prediction, Text
+from dstune.model import Text
+from dstune.model.plan import Capacity, Plan, Prediction
 from dstune.plan import simulate_load
 from dstune.plan.estimate import band
 from dstune.plan.level import SLOTS, levelled

@@ -13,7 +13,8 @@ from dstune.catalog.gpus import Gpu, rows
 from dstune.catalog.models import ModelSpec
 from dstune.errors import DstuneError
 from dstune.lang import say
-from dstune.model import Plan, Text, Workload
+from dstune.model import Text
+from dstune.model.plan import Plan, Workload
 from dstune.plan import physics, quant
 from dstune.plan.advice import client_hint, sampling
 from dstune.plan.ask import MIB, Ask, visible_mib

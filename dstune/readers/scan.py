@@ -6,18 +6,18 @@ import codecs
 import gzip
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from functools import cache, cached_property
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from typing import IO, Any, Protocol
 
 from dstune.catalog.alike import made, wide
-from dstune.catalog.signatures import Signature, openings, signatures
+from dstune.catalog.signatures import Rows, Signature, openings, rows_of, seen_on_its_line
 from dstune.errors import UnobservableError
 from dstune.lang import say
 from dstune.model import Fact, Hit
 from dstune.readers.quoted import own_words
 from dstune.readers.scan_pass import KEEP, Pass
-from dstune.readers.scan_sieve import Sieve, seen_on_its_line
+from dstune.readers.scan_sieve import Sieve, sieve_of
 from dstune.readers.scan_text import clean, shown, values
 
 __all__ = ["BLOCK", "KEEP", "Scanner", "blocks", "clean", "open_log", "scanner", "shown", "values"]
@@ -27,17 +27,14 @@ BLOCK = 1 << 20
 class Scanner:
     """The signatures of one kind of text (`log`, `app`, …), ready to run."""
 
-    def __init__(self, rows: Iterable[Signature]) -> None:
-        self.rows = list(rows)
+    def __init__(self, rows: Iterable[Signature] | Rows, sieve: Sieve | None = None) -> None:
+        self.rows: Mapping[int, Signature] = rows if isinstance(rows, Rows) else dict(enumerate(rows))
+        self.sieve = sieve or sieve_of((number, seen_on_its_line(row)) for number, row in self.rows.items())
+        """Where the fixed texts of all rows are."""
         self._patterns: list[re.Pattern[str] | None] = [None] * len(self.rows)
         self._openings: dict[int, tuple[tuple[str, int], ...]] = {}
         self._wide: dict[tuple[int, bool], Any] = {}
         self._tries: Counter[int] = Counter()
-
-    @cached_property
-    def sieve(self) -> Sieve:
-        """Where the fixed texts of all rows are."""
-        return Sieve((number, seen_on_its_line(row)) for number, row in enumerate(self.rows))
 
     def scan(self, blocks: Iterable[tuple[int, str | bytes]], kind: str, source: str) -> tuple[list[Hit], list[Fact]]:
         """Hits of rules and facts of log lines, in line order. `blocks` yields (number of the first line, text up to a line end, clean where it is bytes)."""
@@ -104,7 +101,8 @@ FEW = 6
 @cache
 def scanner(kind: str) -> Scanner:
     """The scanner of a kind of text."""
-    return Scanner(s for s in signatures() if s.kind in (kind, "any"))
+    rows, texts, owners = rows_of(kind)
+    return Scanner(rows, Sieve(texts, owners))
 
 
 class Readable(Protocol):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from dstune.model import Artifact, Plan
+from dstune.model.plan import Artifact, Plan
 from dstune.render import compose, config, dockerfile, launch
 from dstune.render.context import Context
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from dstune.catalog import root
 from dstune.lang import current, pick, say
-from dstune.model import Artifact, Plan, Setting
+from dstune.model.plan import Artifact, Plan, Setting
 from dstune.plan.words import part_name
 from dstune.render import compose, dockerfile
 from dstune.render.context import Context, output_tokens, sampling

@@ -11,7 +11,8 @@ from dstune.catalog import load
 from dstune.catalog.models import ModelSpec
 from dstune.expr import Version
 from dstune.lang import pick, say
-from dstune.model import Plan, Setting, Value
+from dstune.model import Value
+from dstune.model.plan import Plan, Setting
 
 
 @dataclass(frozen=True, slots=True)

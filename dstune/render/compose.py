@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dstune.model import Artifact, Plan
+from dstune.model.plan import Artifact, Plan
 from dstune.render.context import Context, Deployment
 from dstune.render.template import fill
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dstune.errors import DstuneError
 from dstune.lang import pick, say
-from dstune.model import Artifact, Plan
+from dstune.model.plan import Artifact, Plan
 from dstune.render.context import Context, client_notes, output_tokens, sampling, subject
 from dstune.render.launch import PORTS, bare, launch_version
 from dstune.render.template import fill

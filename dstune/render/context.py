@@ -12,7 +12,7 @@ from typing import Any
 from dstune.catalog.gpus import Gpu
 from dstune.catalog.models import ModelSpec
 from dstune.lang import pick, say
-from dstune.model import Plan
+from dstune.model.plan import Plan
 from dstune.render.command import Command, command
 from dstune.render.stack import Stack, choose
 

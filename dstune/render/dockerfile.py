@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from dstune.errors import DstuneError
 from dstune.lang import say
-from dstune.model import Artifact, Plan
+from dstune.model.plan import Artifact, Plan
 from dstune.render.context import Context, Deployment
 from dstune.render.template import fill
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dstune.model import Artifact, Plan
+from dstune.model.plan import Artifact, Plan
 from dstune.render.command import Command, command
 from dstune.render.context import Context, client_notes, served, subject
 from dstune.render.template import fill

@@ -9,7 +9,7 @@ from dstune.catalog.gpus import Gpu
 from dstune.catalog.models import ModelSpec
 from dstune.errors import DstuneError
 from dstune.lang import say
-from dstune.model import MemoryLine
+from dstune.model.plan import MemoryLine
 from dstune.plan.ask import Ask
 from dstune.plan.fit import HARDWARE_MARGIN_MIB
 from dstune.plan.memory import Memory, memory

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dstune.lang import pick, say
-from dstune.model import Capacity
+from dstune.model.plan import Capacity
 from dstune.report.text import cells, paint, wrap
 
 _LENGTHS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dstune.lang import pick, say
-from dstune.model import Alternative, Plan, Prediction
+from dstune.model.plan import Alternative, Plan, Prediction
 from dstune.plan.pareto import zh_label
 from dstune.plan.words import part_name, stated, worked
 from dstune.report.text import WIDTH, cells, paint, wrap

@@ -6,7 +6,7 @@ from typing import Any
 
 from dstune.lang import say
 from dstune.load.paths import FIRST_VALUE, PATHS, told
-from dstune.model import Trial
+from dstune.model.plan import Trial
 from dstune.report.text import cells, wrap
 
 _ROWS = (

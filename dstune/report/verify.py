@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dstune.lang import say
-from dstune.model import Verdict
+from dstune.model.plan import Verdict
 from dstune.report.text import cells, paint
 from dstune.verify import Answers, Word, word
 

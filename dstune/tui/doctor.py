@@ -9,7 +9,8 @@ from rich.cells import chop_cells
 from rich.text import Text
 
 from dstune.lang import say
-from dstune.model import Artifact, Cite, Finding, Fix
+from dstune.model import Cite, Finding, Fix
+from dstune.model.plan import Artifact
 from dstune.report.text import commands, titled, worded
 from dstune.tui.draw import MARK, TONE, Lines, chopped, click, fit, wrapped
 from dstune.tui.servers import place

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from dstune.errors import DstuneError
 from dstune.lang import say
-from dstune.model import Artifact, Diagnosis, Evidence, Fact, Plan, Workload, to_json
+from dstune.model import Diagnosis, Evidence, Fact, to_json
+from dstune.model.plan import Artifact, Plan, Workload
 from dstune.tui import doctor, plan
 from dstune.tui.dialogs import Confirm
 from dstune.tui.load import SECONDS

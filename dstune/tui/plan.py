@@ -9,7 +9,7 @@ from rich.text import Text
 
 from dstune.errors import DstuneError
 from dstune.lang import pick, say
-from dstune.model import Plan, Workload
+from dstune.model.plan import Plan, Workload
 from dstune.plan.words import part_name
 from dstune.report.plan import metric_name
 from dstune.tui.draw import Lines, click, fit, flow, left, parts, sign, wrapped

@@ -19,7 +19,7 @@ from dstune.load.answers import Reply
 from dstune.load.detect import detect
 from dstune.load.paths import FIRST_VALUE
 from dstune.load.run import Options, trial
-from dstune.model import Workload
+from dstune.model.plan import Workload
 from tests.real import servers
 from tests.real.servers import Server, free_port
 

@@ -11,7 +11,7 @@ from dstune.load import behave
 from dstune.load.detect import detect
 from dstune.load.local import run
 from dstune.load.run import Options
-from dstune.model import Workload
+from dstune.model.plan import Workload
 from tests.real import servers
 from tests.real.servers import Server
 

@@ -67,8 +67,8 @@ def test_short_texts_are_searched_as_long_ones_are(monkeypatch: pytest.MonkeyPat
 
 def test_packed_rows_are_the_signatures() -> None:
     rows, words, owners = rows_of("app")
-    assert [rows[n] for n in range(len(rows))] == [s for s in signatures() if s.kind in ("app", "any")]
-    made = sieve_of((n, seen_on_its_line(rows[n])) for n in range(len(rows)))
+    assert list(rows) == [s for s in signatures() if s.kind in ("app", "any")]
+    made = sieve_of((n, seen_on_its_line(row)) for n, row in enumerate(rows))
     packed = Sieve(words, owners)
     assert list(made.words) == words
     assert [made.owners(n) for n in range(len(words))] == [packed.owners(n) for n in range(len(words))]

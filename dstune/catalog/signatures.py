@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import marshal
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
@@ -60,15 +60,17 @@ def _files() -> list[str]:
     return [*listed("symptoms"), *listed("log_facts"), str(root() / "common_log.txt")]
 
 
-class Rows(dict[int, Signature]):
-    """The signatures of one kind of text by number, each made when it is first asked for: most files meet some hundred of 3,500."""
+class Rows(Sequence[Signature]):
+    """The signatures of one kind of text, each made when it is first asked for: most files meet some hundred of 3,500."""
 
     def __init__(self, packed: list[bytes]) -> None:
-        super().__init__()
         self._packed = packed
+        self._made: list[Signature | None] = [None] * len(packed)
 
-    def __missing__(self, number: int) -> Signature:
-        made = self[number] = Signature(*marshal.loads(self._packed[number]))
+    def __getitem__(self, number: Any) -> Any:
+        made = self._made[number]
+        if made is None:
+            made = self._made[number] = Signature(*marshal.loads(self._packed[number]))
         return made
 
     def __len__(self) -> int:

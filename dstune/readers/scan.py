@@ -6,12 +6,12 @@ import codecs
 import gzip
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import IO, Any, Protocol
 
 from dstune.catalog.alike import made, wide
-from dstune.catalog.signatures import Rows, Signature, openings, rows_of, seen_on_its_line
+from dstune.catalog.signatures import Signature, openings, rows_of, seen_on_its_line
 from dstune.errors import UnobservableError
 from dstune.lang import say
 from dstune.model import Fact, Hit
@@ -27,9 +27,9 @@ BLOCK = 1 << 20
 class Scanner:
     """The signatures of one kind of text (`log`, `app`, …), ready to run."""
 
-    def __init__(self, rows: Iterable[Signature] | Rows, sieve: Sieve | None = None) -> None:
-        self.rows: Mapping[int, Signature] = rows if isinstance(rows, Rows) else dict(enumerate(rows))
-        self.sieve = sieve or sieve_of((number, seen_on_its_line(row)) for number, row in self.rows.items())
+    def __init__(self, rows: Sequence[Signature], sieve: Sieve | None = None) -> None:
+        self.rows = rows
+        self.sieve = sieve or sieve_of((number, seen_on_its_line(row)) for number, row in enumerate(rows))
         """Where the fixed texts of all rows are."""
         self._patterns: list[re.Pattern[str] | None] = [None] * len(self.rows)
         self._openings: dict[int, tuple[tuple[str, int], ...]] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import marshal
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -102,7 +102,7 @@ class Adapted:
     not there at all.
     """
 
-    def __init__(self, rows: Mapping[int, Signature], sieve: Sieve) -> None:
+    def __init__(self, rows: Sequence[Signature], sieve: Sieve) -> None:
         self._rows, self.sieve = rows, sieve
         self._direct: set[int] = set()
         self._chosen: list[Literals | None] = []
@@ -126,7 +126,7 @@ class Adapted:
         for text, times in Counter(text for text, _, _ in found).items():
             for row, _ in self.sieve.owners(text):
                 busy[row] += times
-        self._chosen = self._chosen or [seen_on_its_line(self._rows[row]) for row in range(len(self._rows))]
+        self._chosen = self._chosen or [seen_on_its_line(row) for row in self._rows]
         for row in full:
             self._chosen[row] = None
         sample = data[:_SAMPLE]

@@ -102,9 +102,14 @@ def _asked(seen: Seen) -> Iterator[Fact]:
         if not model:
             continue
         temperature, sample = seen.value(words, "temperature"), seen.value(words, "do_sample")
-        if known(model).reasoning and (sample is False or (isinstance(temperature, int | float) and temperature == 0)):
+        own = "peft" in seen.frameworks and not request.model  # an adapter was taught to answer in another way
+        if (
+            known(model).reasoning
+            and not own
+            and (sample is False or (isinstance(temperature, int | float) and temperature == 0))
+        ):
             yield seen.smell("greedy_reasoning", words["do_sample"] if sample is False else words["temperature"])
-        if not writes_thoughts(model):
+        if own or not writes_thoughts(model):
             continue
         budget = seen.value(words, *_BUDGET)
         if isinstance(budget, int) and not isinstance(budget, bool):

@@ -118,9 +118,18 @@ def _async(seen: Seen) -> Iterator[Fact]:
                 if _blocks(seen, node, generating):
                     yield seen.smell("blocking_in_async", node)
             elif isinstance(node, ast.For) and (
-                seen.index.kind(node.iter) in ("streamer", "stream") or _slow_generator(seen, node.iter)
+                (seen.index.kind(node.iter) in ("streamer", "stream") and not _never_waits(seen))
+                or _slow_generator(seen, node.iter)
             ):
                 yield seen.smell("blocking_in_async", node)
+
+
+def _never_waits(seen: Seen) -> bool:
+    """Whether the streamer raises at once where no token is there (`timeout=0`), and the loop comes back later."""
+    return any(
+        c.name.rsplit(".", 1)[-1] == "TextIteratorStreamer" and seen.value(c.keywords, "timeout") == 0
+        for c in seen.index.calls()
+    )
 
 
 def _blocks(seen: Seen, node: ast.Call, generating: set[ast.Call]) -> bool:

@@ -68,6 +68,25 @@ def test_there_are_enough() -> None:
     assert len(pieces("ambiguous")) >= 25
 
 
+OWN = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
+OWN_WORDS = {
+    "below a question": f"User: hello\n{OWN}\n",
+    "as the answer": f"User: hello\nAssistant: {OWN}\n",
+    "as the answer of a page": f'{{"question": "hello", "answer": "{OWN}"}}',
+    "before another prompt ends": f"<|im_start|>user\nhello\n{OWN}\n<|im_start|>user\nhello<|im_end|>\n",
+    "in a cut prompt": f"[INST] hello\n{OWN}\n[INST] hello [/INST]\n",
+    "now": f"Yesterday I got a 502, now {OWN}\n",
+    "since yesterday": f"Since yesterday I got this: {OWN}\n",
+    "not before": f"之前没有遇到过，今天启动报 {OWN}\n",
+    "of a report": f"I got this error when starting the server: {OWN}\n",
+}
+
+
+@pytest.mark.parametrize("where", OWN_WORDS)
+def test_what_befell_the_program_itself_stays(where: str) -> None:
+    assert causes(OWN) <= causes(OWN_WORDS[where])
+
+
 LOGGED = [
     (rule.cause, example.texts["log"])
     for rule in rules().values()

@@ -12,7 +12,7 @@ LONGEST = 1 << 20
 
 _STRING = rb"""(?:'(?P<a>[^'\\\n]*(?:\\.[^'\\\n]*)*)|"(?P<b>[^"\\\n]*(?:\\.[^"\\\n]*)*))"""
 """A string as Python's repr, Go's %q and JSON write it, up to its end or that of the line."""
-_CONTENT = rb"""content["']?[:=] ?%(s)s"""
+_CONTENT = rb"""content["']?[:=] ?\[?%(s)s"""
 _ROLE = rb"""role["']?[:=] ?["'](?:"""
 _ASKS, _ANSWERS = _ROLE + rb"user|system|developer|tool)", _ROLE + rb"assistant)"
 _PARTS = (
@@ -22,7 +22,10 @@ _PARTS = (
 _LOGGED = tuple(
     (marker, tuple((re.compile(expression % {b"s": _STRING}), asked) for expression, asked in rows))
     for marker, *rows in (
-        (b"prompt", (rb"prompt(?:: |=|[\"']: ?)%(s)s", True)),  # vLLM and LMDeploy (repr), Ollama (%q), bodies of /completion
+        (
+            b"prompt",
+            (rb"prompt(?:: |=|[\"']: ?)\[?%(s)s", True),
+        ),  # vLLM and LMDeploy (repr), Ollama (%q), bodies of /completion
         (b'inputs"', (rb'inputs": ?%(s)s', True)),  # bodies of TGI's /generate
         (b"GenerateReqInput(", (rb"(?<=[(, ])text=%(s)s", True), (rb"'text': %(s)s", False)),  # SGLang --log-requests
         (b"Generated response ", (rb"Generated response [^\n]{1,120}?: output: %(s)s", False)),  # vLLM --enable-log-outputs
@@ -39,6 +42,7 @@ _LOGGED = tuple(
         # parts of a message
         (b'text"', *_PARTS),
         (b"text'", *_PARTS),
+        (b'"question"', (rb'"question": ?%(s)s', True)),  # its answer may be a program's own error
         (b'"instruction"', (rb'"(?:instruction|input)": ?%(s)s', True)),
     )
 )
@@ -108,7 +112,7 @@ _CODE = r"(?:raise|except|assert|return|if|elif|def|class|import|from|print|log|
 _THEN = ("esterday", "ast night", "ast week", "ast month", "ast year", " ago", "昨天", "前天", "上周", "上次", "以前", "之前")
 _PAST = rf"(?:{'|'.join(_THEN)})"
 _MET = r"(?:\b(?:I|we|We|he|she|they) (?:saw|got|had|hit|met)\b|(?<!没)(?<!没有)(?:遇到|碰到|见过|报过))"
-_NOW = r"(?:\b(?:today|now|still|again|[Ss]ince (?:yesterday|last))\b|今天|现在|仍|还是|又)"
+_NOW = r"(?:\b(?:today|now|still|again|[Ss]ince (?:yesterday|last))\b|今天|现在(?!已|好|正常|没)|仍|还是|又)"
 _QUOTES = (
     # a hunk of a diff
     (("@@ -",), re.compile(r"(?m)^@@ -\d+(?:,\d+)? \+\d+(?:,\d+)? @@[^\n]*\n(?:[ +\\-][^\n]*\n?)*")),

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dstune.catalog.alike import made, wide
-from dstune.catalog.signatures import Signature, log_facts, openings, rows_of, seen_on_its_line, signature, signatures
+from dstune.catalog.signatures import Signature, as_bytes, log_facts, openings, rows_of, seen_on_its_line, signature, signatures
 from dstune.catalog.vocabulary import normalise
 from dstune.errors import UnobservableError
 from dstune.readers import decoded, read_files, recognise, without_comments
@@ -68,7 +68,7 @@ def test_short_texts_are_searched_as_long_ones_are(monkeypatch: pytest.MonkeyPat
 def test_packed_rows_are_the_signatures() -> None:
     rows, words, owners = rows_of("app")
     assert list(rows) == [s for s in signatures() if s.kind in ("app", "any")]
-    made = sieve_of((n, seen_on_its_line(row)) for n, row in enumerate(rows))
+    made = sieve_of((n, as_bytes(seen_on_its_line(row))) for n, row in enumerate(rows))
     packed = Sieve(words, owners)
     assert list(made.words) == words
     assert [made.owners(n) for n in range(len(words))] == [packed.owners(n) for n in range(len(words))]

@@ -28,6 +28,8 @@ REPEATS = ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT")
 Also = tuple[tuple[str, ...], ...]
 """Of each of these one is in the match too."""
 Literals = tuple[tuple[str, Also], ...]
+Fixed = tuple[tuple[bytes, tuple[tuple[bytes, ...], ...]], ...]
+"""The same as bytes."""
 Owners = list[tuple[int, tuple[tuple[bytes, ...], ...]]]
 """Rows of a fixed text, each with sets of texts of which one must be in the line too."""
 _Group = list[tuple[str, frozenset[tuple[str, ...]]]]
@@ -82,7 +84,7 @@ def rows_of(kind: str) -> tuple[Rows, list[bytes], list[bytes]]:
 
     def build() -> tuple[list[bytes], list[bytes], list[bytes]]:
         rows = [s for s in signatures() if s.kind in (kind, "any")]
-        texts = by_text((number, seen_on_its_line(s)) for number, s in enumerate(rows))
+        texts = by_text((number, as_bytes(seen_on_its_line(s))) for number, s in enumerate(rows))
         packed = [marshal.dumps((s.cause, s.way, s.part, s.kind, s.pattern, s.literals, s.multiline)) for s in rows]
         return packed, list(texts), [marshal.dumps(owners) for owners in texts.values()]
 
@@ -90,13 +92,18 @@ def rows_of(kind: str) -> tuple[Rows, list[bytes], list[bytes]]:
     return Rows(packed), texts, owners
 
 
-def by_text(rows: Iterable[tuple[int, Literals]]) -> dict[bytes, Owners]:
+def by_text(rows: Iterable[tuple[int, Fixed]]) -> dict[bytes, Owners]:
     """The fixed texts of rows, each with its owners."""
     found: dict[bytes, Owners] = {}
-    for row, fixed in rows:
-        for text, also in fixed:
-            found.setdefault(_bytes(text), []).append((row, tuple(tuple(map(_bytes, any_of)) for any_of in also)))
+    for row, texts in rows:
+        for text, also in texts:
+            found.setdefault(text, []).append((row, also))
     return found
+
+
+def as_bytes(texts: Literals) -> Fixed:
+    """The texts as bytes."""
+    return tuple((_bytes(text), tuple(tuple(map(_bytes, any_of)) for any_of in also)) for text, also in texts)
 
 
 def _bytes(text: str) -> bytes:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from itertools import pairwise
+from typing import Any
 
+from dstune.readers.scan_sieve import automaton
 from dstune.readers.scan_text import cleaned
 
 LONGEST = 1 << 20
@@ -75,14 +78,25 @@ def own_words(data: bytes) -> bytes:
     return unprompted(cleaned(data))
 
 
+_MARKERS = tuple(dict.fromkeys(row[0] for row in (*_LOGGED, *_TEMPLATES)))
+
+
+@cache
+def _marked() -> Any:
+    """All markers at once: one after the other they cost a third of a pass over a log."""
+    return automaton(_MARKERS)
+
+
 def unprompted(data: bytes) -> bytes:
     """Whole clean lines without the words of logged prompts and of answers about errors; every line keeps its number."""
+    if not (there := {_MARKERS[number] for number, _, _ in _marked().find_matches_as_indexes(data)}):
+        return data
     for marker, rows in _LOGGED:
-        if marker in data:
+        if marker in there and marker in data:
             for pattern, asked in rows:
                 data = pattern.sub(_question if asked else _answer, data)
     for marker, begin, end in _TEMPLATES:
-        if marker in data:
+        if marker in there and marker in data:
             data = _unsaid(data, begin, end)
     return data
 

@@ -11,7 +11,7 @@ from functools import cache
 from typing import IO, Any, Protocol
 
 from dstune.catalog.alike import made, wide
-from dstune.catalog.signatures import Signature, openings, rows_of, seen_on_its_line
+from dstune.catalog.signatures import Signature, as_bytes, openings, rows_of, seen_on_its_line
 from dstune.errors import UnobservableError
 from dstune.lang import say
 from dstune.model import Fact, Hit
@@ -29,7 +29,7 @@ class Scanner:
 
     def __init__(self, rows: Sequence[Signature], sieve: Sieve | None = None) -> None:
         self.rows = rows
-        self.sieve = sieve or sieve_of((number, seen_on_its_line(row)) for number, row in enumerate(rows))
+        self.sieve = sieve or sieve_of((number, as_bytes(seen_on_its_line(row))) for number, row in enumerate(rows))
         """Where the fixed texts of all rows are."""
         self._patterns: list[re.Pattern[str] | None] = [None] * len(self.rows)
         self._openings: dict[int, tuple[tuple[str, int], ...]] = {}

@@ -10,7 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from dstune.catalog.alike import IN_ID
-from dstune.catalog.signatures import Literals, Owners, Signature, by_text, openings, rarest, seen_on_its_line
+from dstune.catalog.signatures import Fixed, Literals, Owners, Signature, as_bytes, by_text, openings, rarest, seen_on_its_line
 
 if TYPE_CHECKING:
     from dstune.readers.scan import Scanner
@@ -43,7 +43,7 @@ class Sieve:
             if len(data) <= SHORT and self._short < SHORTS:
                 self._short += 1
                 return self._find_in_short(data)
-            self._automaton = _automaton(self.words)
+            self._automaton = automaton(self.words)
         found: Found = self._automaton.find_matches_as_indexes(data, overlapping=True)
         return found
 
@@ -51,7 +51,7 @@ class Sieve:
         """As `find`, with the texts alone whose beginning is there: they are made an automaton in a tenth of the time."""
         heads = {data[at : at + _HEAD] for at in range(len(data))}
         near = [n for n, word in enumerate(self.words) if len(word) < _HEAD or word[:_HEAD] in heads]
-        found = _automaton([self.words[n] for n in near]).find_matches_as_indexes(data, overlapping=True) if near else []
+        found = automaton([self.words[n] for n in near]).find_matches_as_indexes(data, overlapping=True) if near else []
         return [(near[text], begin, end) for text, begin, end in found]
 
     def owners(self, text: int) -> Owners:
@@ -63,13 +63,14 @@ class Sieve:
         return made
 
 
-def _automaton(words: Sequence[bytes]) -> Any:
+def automaton(words: Sequence[bytes]) -> Any:
+    """What finds all these texts in one pass."""
     import ahocorasick_rs
 
     return ahocorasick_rs.BytesAhoCorasick(words)
 
 
-def sieve_of(rows: Iterable[tuple[int, Literals]]) -> Sieve:
+def sieve_of(rows: Iterable[tuple[int, Fixed]]) -> Sieve:
     """A sieve of the fixed texts of rows."""
     texts = by_text(rows)
     return Sieve(list(texts), list(texts.values()))
@@ -105,7 +106,7 @@ class Adapted:
     def __init__(self, rows: Sequence[Signature], sieve: Sieve) -> None:
         self._rows, self.sieve = rows, sieve
         self._direct: set[int] = set()
-        self._chosen: list[Literals | None] = []
+        self._chosen: list[Fixed | None] = []
         self._size, self._due = 0, FIRST
         self._tried: Counter[int] = Counter()
         self.sure: tuple[dict[int, bool], dict[int, bool]] = {}, {}
@@ -126,7 +127,7 @@ class Adapted:
         for text, times in Counter(text for text, _, _ in found).items():
             for row, _ in self.sieve.owners(text):
                 busy[row] += times
-        self._chosen = self._chosen or [seen_on_its_line(row) for row in self._rows]
+        self._chosen = self._chosen or [as_bytes(seen_on_its_line(row)) for row in self._rows]
         for row in full:
             self._chosen[row] = None
         sample = data[:_SAMPLE]
@@ -138,12 +139,12 @@ class Adapted:
             self._tried[row] += 1
             begins = () if self._rows[row].cause or times < _OFTEN else _begins(self._rows[row].pattern)
             if begins:
-                self._chosen[row] = begins
+                self._chosen[row] = as_bytes(begins)
                 self._direct.add(row)
                 continue
             now = rarest(self._rows[row].pattern, often, shortest=2)
             if now and sum(often(text) for text, _ in now) * 2 * len(data) < times * len(sample):
-                self._chosen[row] = now
+                self._chosen[row] = as_bytes(now)
         self.sure, self._idle, self._kept = ({}, {}), {}, 0
         self.sieve = sieve_of((row, texts) for row, texts in enumerate(self._chosen) if texts)
         self.sieve.aim(self._direct)

@@ -1,5 +1,6 @@
 """Shared by all tests: a home and a language of their own."""
 
+import gc
 import os
 import shutil
 import subprocess
@@ -36,6 +37,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         print(f"{count} tests need {program}, which is not installed here: they are left to .ci/run", file=sys.stderr)
 
 
+def pytest_collection_finish() -> None:
+    """What collection made stays: the collector need not walk through all recipes, cases and tests each time again."""
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
+
+
 @pytest.fixture(autouse=True)
 def _english() -> None:
     lang.use("en")
@@ -43,9 +50,12 @@ def _english() -> None:
 
 @pytest.fixture(scope="session")
 def parsed_recipes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the programs that tests start keep the parsed recipes. One folder for all of them: the first of a run parses them, which
-    costs over a second of CPU, the others read them as a person's second command does."""
-    return tmp_path_factory.mktemp("cache")
+    """Where the programs that tests start keep the parsed recipes. One folder for all of them, in all workers: the first of a run parses
+    them, which costs two seconds of CPU, the others read them as a person's second command does."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "parsed-recipes"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 @pytest.fixture

@@ -285,7 +285,7 @@ def test_a_load_under_a_device_is_on_it(device: str, on_cpu: bool) -> None:
 HEAD = """
 from threading import Thread
 from transformers import AutoModelForCausalLM, TextIteratorStreamer
-m = AutoModelForCausalLM.from_pretrained("./m", dtype="auto"MORE)
+m = AutoModelForCausalLM.from_pretrained("./m", dtype="auto", device_map="cuda"MORE)
 """
 IN_ITS_THREAD = """
 def answer(inputs):
@@ -304,10 +304,27 @@ def answer(inputs):
             "",
             "call",
         ),
+        (
+            "def serve():\n    for job in iter(jobs.get, None):\n        m.generate(job)\ndef main():\n    Thread(target=serve).start()\n",
+            "",
+            "call",
+        ),
+        (
+            "def work(xs):\n    for x in xs:\n        m.generate(x)\ndef answer(xs):\n    Thread(target=work, args=(xs,)).start()\n",
+            "",
+            "thread",
+        ),
         ("Thread(target=m.generate).start()\n", "", "call"),
         (IN_ITS_THREAD, ', attn_implementation="sdpa"', "thread"),
         (IN_ITS_THREAD, ', attn_implementation="eager"', None),
         (IN_ITS_THREAD, ", attn_implementation=chosen()", None),
+        (IN_ITS_THREAD, ", use_flash_attention_2=True", None),
+        (IN_ITS_THREAD, ", use_flash_attention_2=False", "thread"),
+        (IN_ITS_THREAD + "m.set_attn_implementation('flash_attention_2')\n", "", None),
+        (IN_ITS_THREAD + "m.set_attn_implementation('sdpa')\n", "", "thread"),
+        (IN_ITS_THREAD + "config._attn_implementation = 'eager'\n", "", None),
+        (IN_ITS_THREAD + "config = AutoConfig.from_pretrained('./m', attn_implementation='eager')\n", "", None),
+        ("def answer(x):\n    with torch.backends.cuda.sdp_kernel(enable_math=False):\n        m.generate(x)\n", "", None),
         (IN_ITS_THREAD + "torch.backends.cuda.enable_cudnn_sdp(False)\n", "", None),
         (IN_ITS_THREAD + "os.environ['TORCH_CUDNN_SDPA_DEPRIORITIZED'] = '1'\n", "", None),
         ("def answer(x):\n    return m.generate(x, cache_implementation='static')\n", "", None),
@@ -316,6 +333,13 @@ def answer(inputs):
 )
 def test_attention_left_to_torch(rest: str, more: str, expected: str | None) -> None:
     assert value(HEAD.replace("MORE", more) + rest, "app.sdpa_left_to_torch") == expected
+
+
+@pytest.mark.parametrize("there", [', device_map="cpu"', ""])
+def test_on_the_cpu_attention_is_not_left_to_cudnn(there: str) -> None:
+    text = HEAD.replace(', device_map="cuda"MORE', there) + IN_ITS_THREAD
+    assert value(text, "app.sdpa_left_to_torch") is None
+    assert value(text + "m.cuda()\n", "app.sdpa_left_to_torch") == "thread"
 
 
 def saved(*outputs: dict[str, object], source: str = "print(1)") -> Document:

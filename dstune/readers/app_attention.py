@@ -7,18 +7,21 @@ from collections.abc import Iterator
 
 from dstune.model import Fact
 from dstune.readers.app_index import FUNCTIONS
+from dstune.readers.app_load import placed
 from dstune.readers.app_seen import Generation, Seen
 
-_CHOSEN = frozenset(("enable_cudnn_sdp", "sdpa_kernel", "SDPBackend"))
+_CHOSEN = frozenset(("enable_cudnn_sdp", "sdpa_kernel", "sdp_kernel", "SDPBackend"))
+_NAMED = frozenset(("attn_implementation", "_attn_implementation"))
+_OLD = frozenset(("use_flash_attention_2", "use_flash_attn"))
 _OTHER = ("eager", "flash", "flex", "paged", "kernels")
 
 
 def smells(seen: Seen) -> Iterator[Fact]:
     """`app.sdpa_left_to_torch`: "thread" where a thread that is new for each request generates, else "call".
 
-    Silent where the program chooses a kernel, where its attention is not sdpa, and where the cache keeps one length.
+    Silent where the program chooses a kernel, where its attention is not sdpa, where the cache keeps one length, and on the CPU.
     """
-    if seen.trains() or not any(load.native for load in seen.loads) or _chosen(seen):
+    if seen.trains() or not any(load.native for load in seen.loads) or not placed(seen) or _chosen(seen):
         return
     own = [g for g in seen.generations if g.how != "foreign" and "cache_implementation" not in g.keywords]
     if own:
@@ -27,27 +30,44 @@ def smells(seen: Seen) -> Iterator[Fact]:
 
 
 def _chosen(seen: Seen) -> bool:
+    """Whether the program, or a configuration that it makes, says which attention runs: with a kernel, or another than sdpa."""
+    named: list[ast.expr] = [load.keywords[word] for load in seen.loads for word in _NAMED & load.keywords.keys()]
     for node in seen.index.nodes:
         match node:
             case ast.Name(id=name) | ast.Attribute(attr=name) if name in _CHOSEN:
                 return True
             case ast.Constant(value=str(word)) if word.startswith("TORCH_CUDNN_SDPA"):
                 return True
-    words = [
-        load.keywords[w] for load in seen.loads for w in ("attn_implementation", "_attn_implementation") if w in load.keywords
-    ]
-    named = [seen.index.const(w) for w in words]
-    return any(not isinstance(n, str) or n.startswith(_OTHER) for n in named)
+            case ast.keyword(arg=word) if word in _OLD and seen.index.const(node.value) is not False:
+                return True
+            case ast.keyword(arg=word, value=value) if word in _NAMED:
+                named.append(value)
+            case ast.Assign(targets=[ast.Attribute(attr=word)], value=value) if word in _NAMED:
+                named.append(value)
+            case ast.Call(func=ast.Attribute(attr="set_attn_implementation"), args=[value, *_]):
+                named.append(value)
+    words = [seen.index.const(node) for node in named]
+    return any(not isinstance(word, str) or word.startswith(_OTHER) for word in words)
 
 
 def _in_new_thread(seen: Seen, g: Generation) -> bool:
-    """Whether a `Thread` that a function makes for one request runs this call; a worker that waits for requests loops."""
+    """Whether a `Thread` that a function makes for one request runs this call; a worker loops over the requests that it waits for."""
     if g.call.via == "thread":
         return seen.index.scope(g.call.node) is not None
     home = seen.index.scope(g.call.node)
-    if home is None or any(isinstance(a, ast.While) for a in seen.index.chain(g.call.node)):
+    if home is None or any(_waits(a) for a in seen.index.chain(g.call.node)):
         return False
     return any(
         c.via == "thread" and seen.index.scope(c.node) is not None and seen.function_of(c.func) is home
         for c in seen.index.calls()
     ) and isinstance(home, FUNCTIONS)
+
+
+def _waits(node: ast.AST) -> bool:
+    """Whether a loop may be that of a worker: `while`, and `for job in iter(jobs.get, None)`."""
+    match node:
+        case ast.While():
+            return True
+        case ast.For(iter=ast.Call(func=ast.Name(id="iter"), args=[_, _])):
+            return True
+    return False

@@ -9,7 +9,7 @@ from typing import Any
 
 import libcst as cst
 
-from dstune.readers.app_edit_tree import Edits, Tree, dotted, text_of
+from dstune.readers.app_edit_tree import Edits, Tree, dotted, statements, text_of
 
 
 def add_import(module: cst.Module, text: str) -> cst.Module:
@@ -36,20 +36,67 @@ def add_import(module: cst.Module, text: str) -> cst.Module:
     return module.with_changes(body=_with_import(list(module.body), wanted, _root(small)))
 
 
-def after_imports(module: cst.Module, text: str) -> cst.Module | None:
-    """The module with a statement behind its last top-level import; None where it imports nothing there."""
-    body: list[Any] = list(module.body)
-    places = [
-        n for n, line in enumerate(body) if isinstance(line, cst.SimpleStatementLine) and any(_root(s) for s in line.body)
+def torch_switch(tree: Tree, loads: Sequence[cst.CSTNode], line: str) -> cst.Module | None:
+    """The module with a statement of torch (`torch.…`) behind the imports that run before these loads; None where none surely does.
+
+    Inner blocks first: what a function imports is there when it goes on. Behind torch's own import, a guarded one
+    (`try: import torch`) too, else behind that of transformers, which needs torch, with an `import torch` of its own.
+    """
+    blocks = [
+        (over, n) for node in (loads[0], *tree.above(loads[0])) if (over := tree.parent(node)) and (n := _place(over, node))
     ]
-    if not places:
-        return None
+    for number, (block, end) in enumerate(blocks):
+        if not all(tree.within(load, block) for load in loads):
+            continue
+        lines = _body(block)[:end]
+        guards = [s.body for s in lines if isinstance(s, cst.Try | cst.With) and isinstance(s.body, cst.IndentedBlock)]
+        for package in ("torch", "transformers"):
+            for body, upto in ((block, end), *((g, len(g.body)) for g in guards)):
+                own = _imports(_body(body)[:upto])
+                if any(_root(s) == package for s in own):
+                    around = [s for outer, n in blocks[number + 1 :] for s in _imports(_body(outer)[:n])]
+                    torch = next(filter(None, map(_torch, [*own, *_imports(lines), *around])), "")
+                    text = line.replace("torch", torch, 1) if torch else f"import torch\n\n{line}"
+                    return _set_behind(tree, body, upto, statements(tree, text))
+    return None
+
+
+def _body(block: cst.CSTNode) -> Sequence[Any]:
+    return block.body if isinstance(block, cst.Module | cst.IndentedBlock) else ()
+
+
+def _place(block: cst.CSTNode, node: cst.CSTNode) -> int:
+    """How many statements of its block or module stand before this one; 0 for a node that is none."""
+    return next((n for n, s in enumerate(_body(block)) if s is node), 0)
+
+
+def _imports(lines: Sequence[Any]) -> list[Any]:
+    return [small for line in lines if isinstance(line, cst.SimpleStatementLine) for small in line.body if _root(small)]
+
+
+def _torch(small: Any) -> str:
+    """What an import statement calls torch, "" where it does not bind it."""
+    for alias in small.names if isinstance(small, cst.Import) else ():
+        name = dotted(alias.name)
+        if alias.asname is None and name.partition(".")[0] == "torch":
+            return "torch"
+        if alias.asname is not None and name == "torch":
+            return dotted(alias.asname.name)
+    return ""
+
+
+def _set_behind(tree: Tree, block: cst.CSTNode, upto: int, new: Sequence[Any]) -> cst.Module:
+    """Statements behind the last import of a block's first `upto` lines, the last of them set off by blank lines."""
+    body = _body(block)
+    at = max(n for n, line in enumerate(body[:upto]) if _imports([line])) + 1
     gap = [cst.EmptyLine(indent=False)]
-    line = cst.ensure_type(cst.parse_statement(text, module.config_for_parsing), cst.SimpleStatementLine)
-    at = places[-1] + 1
-    if at < len(body) and not body[at].leading_lines:
-        body[at] = body[at].with_changes(leading_lines=gap)
-    return module.with_changes(body=[*body[:at], line.with_changes(leading_lines=gap), *body[at:]])
+    below = list(body[at:])
+    if below and (not below[0].leading_lines or below[0].leading_lines[0].comment):
+        below[0] = below[0].with_changes(leading_lines=[*gap, *below[0].leading_lines])
+    put = [*body[:at], *new[:-1], new[-1].with_changes(leading_lines=gap), *below]
+    edits = Edits()
+    edits.add(block, lambda n: n.with_changes(body=put))
+    return edits.made(tree.module)
 
 
 def without_idle_import(module: cst.Module, before: str, name: str) -> cst.Module:

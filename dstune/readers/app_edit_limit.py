@@ -7,7 +7,7 @@ import re
 import libcst as cst
 
 from dstune.readers.app_edit_context import Context
-from dstune.readers.app_edit_imports import add_import, after_imports
+from dstune.readers.app_edit_imports import torch_switch
 from dstune.readers.app_edit_keywords import callee_name, drop_max_length, made
 from dstune.readers.app_edit_prompt import encodings
 from dstune.readers.app_edit_sites import Program, Site, add_keyword, bound, set_at, site
@@ -142,14 +142,13 @@ def drop_sdp_switch(program: Program, context: Context) -> cst.Module | None:
 
 
 def cudnn_sdp_off(program: Program, context: Context) -> cst.Module | None:
-    """`torch.backends.cuda.enable_cudnn_sdp(False)` behind the imports: attention that needs no plan for each length."""
+    """`torch.backends.cuda.enable_cudnn_sdp(False)` before the model is loaded: attention that needs no plan for each length."""
     tree = program.tree
-    if not program.generates or "enable_cudnn_sdp" in tree.names:
+    loads = [c for c in tree.calls if c in program.loads or c in program.pipelines]
+    if not loads or not (program.pipelines or "generate" in tree.names) or "enable_cudnn_sdp" in tree.names:
         return None
-    torch = tree.imported("torch")
-    module = tree.module if torch else add_import(tree.module, "import torch")
-    line = f"{torch or 'torch'}.backends.cuda.enable_cudnn_sdp(False)  # cuDNN plans anew for each length, in each new thread\n"
-    return after_imports(module, line)
+    line = "torch.backends.cuda.enable_cudnn_sdp(False)  # cuDNN plans anew for each length, in each new thread\n"
+    return torch_switch(tree, loads, line)
 
 
 TABLE = {

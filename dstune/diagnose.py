@@ -93,11 +93,18 @@ def diagnose(evidence: Evidence, only: Iterable[Rule] | None = None) -> Diagnosi
         if found is not None:
             findings.append(found)
         if open_ and (found is None or found.confidence != "high"):
-            unknown.append(Unknown(rule.cause, pick(rule.needs) or say("the facts it asks for", "该规则所需的信息")))
+            unknown.append(Unknown(rule.cause, pick(rule.needs) or _missing(rule, view)))
         quiet += found is None and not open_
     return Diagnosis(
         tuple(_ordered(findings, {r.cause: r for r in chosen}, unknown, Programs(evidence))), tuple(unknown), quiet
     )
+
+
+def _missing(rule: Rule, view: View) -> str:
+    """What the conditions of a rule ask for and nobody has read, in the words of the vocabulary."""
+    asked = dict.fromkeys(n for way in rule.ways if way.when for n in parse(way.when).names)
+    meant = [pick(terms()[n].meaning) for n in asked if n in terms() and view.fact(n) is None]
+    return say("; ", "；").join(meant[:3]) or say("the facts it asks for", "该规则所需的信息")
 
 
 def _lasting(rule: Rule, view: View, hits: dict[int, dict[int, list[Hit]]]) -> dict[int, dict[int, list[Hit]]]:

@@ -64,6 +64,8 @@ def test_condition_decides_and_unknown_is_never_a_pass() -> None:
     open_ = diagnose(seen, [strict])
     assert [u.cause for u in open_.unknown] == ["a"]
     assert open_.unknown[0].needs == "the card"
+    wordless = rule("a", way=[{"log": "abcd", "when": "gpu.compute_capability < 8.0 and hit.n > 1"}])
+    assert diagnose(Evidence(hits=(hit("a"),)), [wordless]).unknown[0].needs == "compute capability"
     assert open_.quiet == 0
 
 

@@ -468,6 +468,7 @@ def test_figures_that_no_server_has(tmp_path: Path, where: str, value: Any) -> N
         (("--rate", "5", "-c", "8"), "--rate takes no --concurrency"),
         (("--behaviour", "--sweep", "--duration", "5s"), "--behaviour takes no --sweep, --duration"),
         (("--local", "/tmp", "--rate", "5"), "--local takes no --rate"),
+        (("--gradio", "http://127.0.0.1:1", "--max-tokens", "8", "--model", "m"), "--gradio takes no --max-tokens, --model"),
     ],
 )
 def test_options_of_which_one_would_be_dropped(options: tuple[str, ...], said: str, run_dstune: Any) -> None:

@@ -175,6 +175,7 @@ def command(url: tuple[str, ...], gradio: str | None, local: str | None, out: st
 
 
 _ALONE = {
+    "--gradio": ("max_tokens", "temperature", "model"),
     "--local": ("gradio", "sweep", "rate", "behaviour", "repeat", "requests", "profile", "workers"),
     "--behaviour": ("sweep", "rate", "repeat", "requests", "duration", "profile", "workers"),
     "--sweep": ("rate", "concurrency", "repeat"),
@@ -197,10 +198,15 @@ def _agree() -> None:
             "dstune bench --gradio http://127.0.0.1:7860 --gradio-path call",
         )
     for flag, others in _ALONE.items():
-        if given(flag[2:]) and (unheard := [f"--{o}" for o in others if given(o)]):
+        if given(flag[2:]) and (unheard := [f"--{o}".replace("_", "-") for o in others if given(o)]):
             raise DstuneError(
                 say(f"{flag} takes no {', '.join(unheard)}", f"{flag} 不能与 {'、'.join(unheard)} 同用"),
-                say("each says how to load, and only one can be done", "两者都规定了加载方式，只能取其一"),
+                say(
+                    "the app is asked as its page asks: with the values that its controls start with",
+                    "对应用的请求与其网页相同：使用各控件的初始值",
+                )
+                if flag == "--gradio"
+                else say("each says how to load, and only one can be done", "两者都规定了加载方式，只能取其一"),
                 "dstune bench --help",
             )
 

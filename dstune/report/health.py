@@ -16,7 +16,8 @@ _FIRST = (
     "version", "model", "served_model_name", "device", "dtype", "quantization_used", "quantization", "attention", "weights_mib", "activation_mib", "graph_mib",
     "enforce_eager", "kv_available_mib", "kv_tokens", "kv_blocks", "kv_block_size", "kv_cache_dtype", "max_concurrency", "max_model_len", "max_num_seqs",
     "max_num_batched_tokens", "enable_prefix_caching", "enable_chunked_prefill", "gpu_memory_utilization", "layers_on_gpu", "layers", "context", "running",
-    "waiting", "slots", "kv_usage_pct", "generation_tok_s", "prompt_tok_s", "prefix_hit_pct", "preemptions", "ttft_p50_ms", "ttft_p95_ms", "itl_p50_ms",
+    "waiting", "slots", "kv_usage_pct", "generation_tok_s", "prompt_tok_s", "prefix_hit_pct", "preemptions", "requests", "length_finish_pct", "prompt_tokens", "generation_tokens",
+    *(f"{time}_p{at}_ms" for time in ("ttft", "itl", "e2e", "queue", "prefill", "decode") for at in (50, 95, 99)),
 )  # fmt: skip
 _NAMES = {
     "vllm": "vLLM",
@@ -27,6 +28,7 @@ _NAMES = {
 }
 _HIDDEN = frozenset(
     ("pid", "interpreter", "working_directory", "command", "uptime_s", "ports", "url", "reachable", "health_status")
+    + ("count", "ours", "owned_by", "workers", "rss_mib")  # of the processes on this machine: `dstune probe` lists them
 )
 
 

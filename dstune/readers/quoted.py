@@ -78,7 +78,7 @@ def own_words(data: bytes) -> bytes:
     return unprompted(cleaned(data))
 
 
-_MARKERS = tuple(dict.fromkeys(row[0] for row in (*_LOGGED, *_TEMPLATES)))
+_MARKERS = tuple(dict.fromkeys([*(row[0] for row in _LOGGED), *(row[0] for row in _TEMPLATES)]))
 
 
 @cache

@@ -78,18 +78,18 @@ def own_words(data: bytes) -> bytes:
     return unprompted(cleaned(data))
 
 
-_MARKERS = tuple(dict.fromkeys([*(row[0] for row in _LOGGED), *(row[0] for row in _TEMPLATES)]))
+_MARKERS = (*(marker for marker, _ in _LOGGED), *(marker for marker, _, _ in _TEMPLATES))
 
 
 @cache
 def _marked() -> Any:
-    """All markers at once: one after the other they cost a third of a pass over a log."""
+    """All markers at once: one after the other they cost 8 ms a megabyte, so 2."""
     return automaton(_MARKERS)
 
 
 def unprompted(data: bytes) -> bytes:
     """Whole clean lines without the words of logged prompts and of answers about errors; every line keeps its number."""
-    if not (there := {_MARKERS[number] for number, _, _ in _marked().find_matches_as_indexes(data)}):
+    if not (there := {_MARKERS[number] for number, _, _ in _marked().find_matches_as_indexes(data, overlapping=True)}):
         return data
     for marker, rows in _LOGGED:
         if marker in there and marker in data:

@@ -84,7 +84,7 @@ class LineFacts:
         keep, names = keeps(self._row(row))
         if row in self.given and keep == "max":
             starts = self._highest(row, starts, data)
-        elif row in self.given and keep == "last" and names == 1:
+        elif row in self.given and keep == "last" and (names == 1 or self._constant(row)):
             starts = next((starts[-n:] for n in range(1, len(starts) + 1) if self._bytes(row).match(data, starts[-n])), starts)
         places: Places = []
         for start in starts:
@@ -92,6 +92,10 @@ class LineFacts:
                 end = data.find(b"\n", start)
                 places.append((data.rfind(b"\n", 0, start) + 1, len(data) if end < 0 else end))
         return places
+
+    def _constant(self, row: int) -> bool:
+        """Whether each match of a row gives the same."""
+        return self._bytes(row).groupindex.keys().isdisjoint(map(str, log_facts()[self._row(row)]["set"].values()))
 
     def _highest(self, row: int, starts: list[int], data: bytes) -> list[int]:
         """Of places at which matches begin those with a number above all before them, or one that is not plain to see."""

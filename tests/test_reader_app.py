@@ -383,3 +383,19 @@ def test_what_a_program_of_a_notebook_prints_is_its_log() -> None:
 def test_odd_outputs_are_no_fault(outputs: object) -> None:
     cells = [{"cell_type": "code", "source": "1", "outputs": outputs}, None, {"cell_type": "code", "source": "2"}]
     assert not read_document(Document("a.ipynb", "app", json.dumps({"cells": cells}))).hits
+
+
+ASKED = """
+import gradio as gr
+from transformers import AutoModelForCausalLM, AutoTokenizer
+tok = AutoTokenizer.from_pretrained("./m")
+model = AutoModelForCausalLM.from_pretrained("./m", device_map="auto")
+def ask(q):
+    return tok.decode(model.generate(**tok(q, return_tensors="pt").to("cuda"), max_new_tokens=9)[0])
+ask("hi")
+"""
+
+
+@pytest.mark.parametrize(("more", "expected"), [("", None), ('gr.Interface(ask, "text", "text").launch()\n', True)])
+def test_a_trial_call_beside_a_page_hides_no_echo(more: str, expected: bool | None) -> None:
+    assert value(ASKED + more, "app.prompt_echoed") is expected

@@ -250,7 +250,8 @@ def _handled(seen: Seen, node: ast.AST, depth: int = 3) -> bool:
         callers = [
             n for n in seen.index.nodes if isinstance(n, ast.Call) and home is not None and seen.function_of(n.func) is home
         ]
-        if callers and all(_handled(seen, c, depth - 1) for c in callers):
+        served = any(h.function is home for h in seen.handlers)  # a trial call beside it says nothing of the page
+        if callers and not served and all(_handled(seen, c, depth - 1) for c in callers):
             return True
     return False
 

@@ -314,6 +314,24 @@ def answer(inputs):
             "",
             "thread",
         ),
+        (
+            "from fastapi import FastAPI\napp = FastAPI()\ndef work():\n    for job in jobs():\n        m.generate(job)\n"
+            "@app.on_event('startup')\ndef begin():\n    Thread(target=work).start()\n"
+            "@app.post('/chat')\ndef chat(q: str):\n    return ask(q)\n",
+            "",
+            "call",
+        ),
+        (
+            "from fastapi import FastAPI\napp = FastAPI()\ndef work(x):\n    m.generate(x)\ndef begin(x):\n    Thread(target=work, args=(x,)).start()\n"
+            "@app.post('/chat')\ndef chat(q: str):\n    begin(q)\n    return StreamingResponse(s)\n",
+            "",
+            "thread",
+        ),
+        (
+            "class A:\n    def __init__(self):\n        Thread(target=self.work).start()\n    def work(self):\n        for j in jobs():\n            m.generate(j)\n",
+            "",
+            "call",
+        ),
         ("Thread(target=m.generate).start()\n", "", "call"),
         (IN_ITS_THREAD, ', attn_implementation="sdpa"', "thread"),
         (IN_ITS_THREAD, ', attn_implementation="eager"', None),

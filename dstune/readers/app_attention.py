@@ -53,14 +53,21 @@ def _chosen(seen: Seen) -> bool:
 def _in_new_thread(seen: Seen, g: Generation) -> bool:
     """Whether a `Thread` that a function makes for one request runs this call; a worker loops over the requests that it waits for."""
     if g.call.via == "thread":
-        return seen.index.scope(g.call.node) is not None
+        return _for_a_request(seen, g.call.node)
     home = seen.index.scope(g.call.node)
     if home is None or any(_waits(a) for a in seen.index.chain(g.call.node)):
         return False
     return any(
-        c.via == "thread" and seen.index.scope(c.node) is not None and seen.function_of(c.func) is home
-        for c in seen.index.calls()
+        c.via == "thread" and seen.function_of(c.func) is home and _for_a_request(seen, c.node) for c in seen.index.calls()
     ) and isinstance(home, FUNCTIONS)
+
+
+def _for_a_request(seen: Seen, node: ast.AST) -> bool:
+    """Whether this runs for each request: within reach of a handler; without any, in a function that is no beginning of a program."""
+    scope = seen.index.scope(node)
+    if seen.handlers:
+        return any(scope in seen.reach(handler.function) for handler in seen.handlers)
+    return scope is not None and getattr(scope, "name", "") not in ("__init__", "main")
 
 
 def _waits(node: ast.AST) -> bool:

@@ -472,12 +472,13 @@ def test_load_against_a_server_that_is_not_there() -> None:
 
 
 @pytest.fixture
-def mock() -> Iterator[int]:
+def mock(request: pytest.FixtureRequest) -> Iterator[int]:
+    """The port of a server that answers by the clock; `param`: milliseconds until its first token."""
     import subprocess
     import sys
 
     child = subprocess.Popen(
-        [sys.executable, "-m", "tests.servers.mock", "--ttft-ms", "20", "--itl-ms", "1"],
+        [sys.executable, "-m", "tests.servers.mock", "--ttft-ms", getattr(request, "param", "20"), "--itl-ms", "1"],
         stdout=subprocess.PIPE,
         text=True,
         cwd=Path(__file__).parents[1],

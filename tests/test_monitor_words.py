@@ -124,6 +124,8 @@ def test_a_warm_up_that_waits_says_so() -> None:
     assert "warm-up: one question, no answer for 45 s" in words(load_screen(load, State(), 80, 24))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("mock", ["3000"], indirect=True)  # a warm-up that is not over before the key's press is
 def test_the_warm_up_of_a_real_load_is_seen(mock: int) -> None:  # noqa: F811
     async def start(pilot: Any, app: Monitor) -> None:
         app.load_seconds = 0.5

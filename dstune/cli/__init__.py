@@ -96,9 +96,8 @@ def _run(args: list[str]) -> int:
 
     from dstune.cli.options import group
 
-    gc.set_threshold(
-        20_000, 20, 20
-    )  # the recipes are all made at once and stay: looking for garbage among them costs a tenth of a command
+    # the recipes are all made at once and stay: looking for garbage among them costs a tenth of a command
+    gc.set_threshold(20_000, 20, 20)
     if not [a for a in args if a not in ("--lang", "en", "zh", "--lang=en", "--lang=zh")]:
         if sys.stdin.isatty() and sys.stdout.isatty():
             args = ["monitor", *args]  # a person in a terminal

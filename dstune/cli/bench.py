@@ -21,6 +21,7 @@ from dstune.cli.options import (
     report_option,
     save,
     served_option,
+    timeout_option,
 )
 from dstune.errors import DstuneError, Exit
 from dstune.lang import say
@@ -101,13 +102,7 @@ SWEEP_STEP_S = 6.0
 @click.option(
     "--slo-itl", type=Number(0, min_open=True), help=say("Objective per output token in ms (goodput).", "每 token 目标，毫秒。")
 )
-@click.option(
-    "--timeout",
-    type=Number(0.01, 86400),
-    default=120.0,
-    show_default=True,
-    help=say("Seconds until a request counts as failed.", "请求超时秒数。"),
-)
+@timeout_option(0.01)
 @click.option(
     "--warmup",
     type=click.IntRange(min=0),

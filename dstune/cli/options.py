@@ -153,6 +153,16 @@ api_name_option = _shared("--api-name", default="", words=("Function of a Gradio
 api_key_file_option = _shared(
     "--api-key-file", type=click.Path(), words=("File with the API key (else OPENAI_API_KEY).", "含 API key 的文件（否则用 OPENAI_API_KEY）。")
 )  # fmt: skip
+
+
+def timeout_option(least: float) -> Callable[[Any], Any]:
+    """`--timeout`, of at least so many seconds."""
+    return _shared(
+        "--timeout", type=Number(least, 86400), default=120.0, show_default=True,
+        words=("Seconds until a request counts as failed.", "请求超时秒数。"),
+    )  # fmt: skip
+
+
 report_option = _shared("-o", "out", type=click.Path(), words=("Write the report as JSON to a file.", "把 JSON 报告写入文件。"))
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import click
 
 from dstune.cli.options import (
-    Number,
     api_key_file_option,
     api_name_option,
     common,
@@ -18,6 +17,7 @@ from dstune.cli.options import (
     profile_option,
     report_option,
     served_option,
+    timeout_option,
 )
 from dstune.cli.verify_sides import Measured, Side, command_side, like, measure, saved, side_of, talk
 from dstune.errors import DstuneError, Exit, UnobservableError
@@ -83,13 +83,7 @@ _EXAMPLES = (
     show_default=True,
     help=say("Answers that nobody counts.", "不计入的预热回答数。"),
 )
-@click.option(
-    "--timeout",
-    type=Number(1, 86400),
-    default=120.0,
-    show_default=True,
-    help=say("Seconds until a request counts as failed.", "请求超时秒数。"),
-)
+@timeout_option(1)
 @click.option(
     "--patience",
     type=click.FloatRange(0.05),

@@ -27,23 +27,10 @@ _NAMES = {
     "run": ("load test", "压测"),
 }
 _HIDDEN = frozenset(
-    (
-        "pid",
-        "interpreter",
-        "working_directory",
-        "command",
-        "uptime_s",
-        "ports",
-        "url",
-        "reachable",
-        "health_status",
-        "count",
-        "ours",
-        "owned_by",
-        "workers",
-        "rss_mib",
-    )  # the last five: of the processes on this machine: `dstune probe` lists them
-)
+    ("pid", "interpreter", "working_directory", "command", "uptime_s", "ports", "url", "reachable", "health_status",
+     "count", "ours", "owned_by", "workers", "rss_mib")
+)  # fmt: skip
+"""Known anyway; the last five are of the processes on this machine: `dstune probe` lists them."""
 
 
 def health(evidence: Evidence) -> dict[str, list[Fact]]:

@@ -26,13 +26,11 @@ def as_dict(report: Report) -> dict[str, Any]:
         out["quiet"] = report.diagnosis.quiet
     if report.command == "doctor" and report.evidence is not None:
         from dstune.report.health import health_json
+        from dstune.report.memory import memory_json
 
         out["read"] = health_json(report.evidence)
-        if any(report.evidence.find("process", "gpu")):  # the memory's physics take 15 ms to load
-            from dstune.report.memory import memory_json
-
-            if memory := memory_json(report.evidence):
-                out["memory"] = memory
+        if memory := memory_json(report.evidence):
+            out["memory"] = memory
     if report.plan is not None:
         from dstune.report.plan import plan_json
 

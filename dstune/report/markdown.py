@@ -26,7 +26,7 @@ def markdown(report: Report) -> str:
                 out += ["```", remarked(fix.run.strip(), fix.remarks), "```"]
     if diagnosis and diagnosis.unknown:
         out += ["", f"### {say('Not decided', '未定')}", ""] + [f"- `{u.cause}`: {u.needs}" for u in diagnosis.unknown]
-    if report.command == "doctor" and report.evidence is not None and any(report.evidence.find("process", "gpu")):
+    if report.command == "doctor" and report.evidence is not None:
         from dstune.report.memory import memory_markdown
 
         out += memory_markdown(report.evidence)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from dstune.lang import say
 from dstune.model import Evidence, Value
-from dstune.plan.decompose import Holder, Part, decompose, table
 from dstune.plan.words import part_name
 from dstune.redact import redact
+
+if TYPE_CHECKING:
+    from dstune.plan.decompose import Holder, Part
 
 _SHORTEST = 1.0
 """MiB below which a part is not worth a line."""
@@ -37,6 +39,10 @@ class Card:
 
 def cards(evidence: Evidence) -> list[Card]:
     """Cards on which NVML lists a process; nothing where it lists none."""
+    if not any(evidence.find("process", "gpu")):
+        return []
+    from dstune.plan.decompose import decompose, table  # the memory's physics take 15 ms to load
+
     holders = decompose(evidence)
     if not holders:
         return []
@@ -141,7 +147,7 @@ def joined(parts: Sequence[Part]) -> list[Part]:
         return list(parts)
     words = " + ".join(f"{p.name.partition(': ')[2]} {p.mib:,.0f}" for p in of)
     mib, low, high = (sum(sizes) for sizes in zip(*((p.mib, p.low, p.high) for p in of), strict=True))
-    whole = Part("weights", "weights", mib, low, high, words, of[0].source)
+    whole = replace(of[0], kind="weights", name="weights", mib=mib, low=low, high=high, formula=words, read="")
     return [whole, *(p for p in parts if p.kind != "weights")]
 
 

@@ -78,13 +78,10 @@ def text(report: Report) -> str:
     parts: list[str] = []
     if report.command == "doctor" and report.evidence is not None:
         from dstune.report.health import health_text
+        from dstune.report.memory import memory_text
 
-        shown = [health_text(report.evidence)]
-        if any(report.evidence.find("process", "gpu")):
-            from dstune.report.memory import memory_text
-
-            shown.append(memory_text(report.evidence))
-        parts += [said + "\n" for said in shown if said]
+        for said in (health_text(report.evidence), memory_text(report.evidence)):
+            parts += [said + "\n"] if said else []
     if report.diagnosis is not None:
         parts.append(diagnosis(report.diagnosis))
     if report.command == "probe" and report.evidence is not None:

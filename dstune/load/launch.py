@@ -23,6 +23,8 @@ from dstune.lang import say
 from dstune.load.detect import Server, detect, fetch
 from dstune.load.local import last_words
 
+KILL_S = 5.0
+"""Seconds that killed processes get to be gone."""
 TERM_S = 15.0
 """Seconds a program gets to end by itself before it is killed."""
 ODD_S = 60.0
@@ -192,11 +194,15 @@ class Running:
             if not alive(sorted(known)):
                 return
             time.sleep(0.1)
-        for pid in alive(sorted(known | set(members(self.process.pid)))):
+        left = alive(sorted(known | set(members(self.process.pid))))
+        for pid in left:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
+        end = time.monotonic() + KILL_S
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(5)
+            self.process.wait(KILL_S)
+        while alive(left) and time.monotonic() < end:  # each holds its memory, the card's too, until it is gone
+            time.sleep(0.05)
 
 
 def _server(port: int, headers: dict[str, str]) -> Server | str:
